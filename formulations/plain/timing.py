@@ -1,0 +1,477 @@
+"""Constraint families that say how long things take: ops, transfers, synchronisation, the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from formulations.algebra import Expression, Linear, Variable, linear_sum
+from formulations.cuts import PathCut
+from formulations.plain.variables import PlainVariables
+from planner.check import PICOSECONDS, first_chunks, last_ops
+from planner.choices import ScheduleChoice
+from planner.cost.coefficients import ExchangeCosts, OpCosts, Option, Units
+from planner.pipeline.event_graph import Duration
+from planner.pipeline.schedules import SCHEDULES, Template
+from planner.plan import Sync
+
+
+def weighted(counts: Iterable[Expression], weights: Units) -> Expression:
+    """Sum of unit counts times integer weights."""
+    return linear_sum(w * count for count, w in zip(counts, weights, strict=True) if w)
+
+
+def stage_units(v: PlainVariables, devices: tuple[int, ...], stage: int) -> list[Expression]:
+    """Units of a stage: the sum over its chunks."""
+    chunks = [k for k, device in enumerate(devices) if device == stage]
+    return [linear_sum(v.units[k][u] for k in chunks) for u in range(len(v.co.units))]
+
+
+def _largest(v: PlainVariables, per_unit: Units) -> int:
+    return max(per_unit[u] for u in set(v.co.layer_units))
+
+
+def op_durations(v: PlainVariables) -> None:
+    """An op takes as long as on the slowest GPU class that runs its stage.
+
+    .. math:: F_k \\ge \\sum_u n_{k,u}\\,\\text{forward}_{g,o,u} \\quad\\text{where } o \\text{ is chosen and a
+        site of class } g \\text{ runs device}(k)
+
+    and so for ``B`` (whole backward, or input gradient where it is split) and ``W``.
+    """
+    splits = {SCHEDULES[c.schedule].split_backward for c in v.schedule}
+    for k in range(v.num_chunks):
+        for kind in ("F", "B", "W") if True in splits else ("F", "B"):
+            v.duration[Duration(kind, k)] = v.model.integer(f"{kind}_{k}", 0, v.upper)
+    for members in v.chunk_maps().values():
+        devices = v.devices(members[0])
+        for split in (False, True):
+            chosen = [c for c in members if SCHEDULES[c.schedule].split_backward == split]
+            if not chosen:
+                continue
+            for k in range(v.num_chunks):
+                for g, class_host in v.class_host[devices[k]].items():
+                    when = [class_host] if len(v.class_host[devices[k]]) > 1 else []
+                    _op_rows(v, k, g, split, when + v.schedule_literal(chosen))
+
+
+def _op_rows(v: PlainVariables, k: int, g: int, split: bool, when: list[Variable]) -> None:
+    kinds = [("F", "forward")]
+    if split:
+        kinds += [("B", "input_gradient"), ("W", "weight_gradient")]
+    else:
+        kinds.append(("B", "backward"))
+    for kind, name in kinds:
+
+        def costs(option: Option, name: str = name) -> Units:
+            units: Units = getattr(v.co.ops(g, option), name)
+            return units
+
+        for units, options in v.option_groups(costs):
+            v.model.add(
+                v.duration[Duration(kind, k)] >= weighted(v.units[k], units),  # type: ignore[arg-type]
+                when + options,
+                family="op_durations",
+            )
+
+
+def transfers(v: PlainVariables) -> None:
+    """Delay and occupancy of pipeline transfers; all replicas that cross a link share it.
+
+    .. math:: 10^6\\,\\text{slot}_\\ell \\ge c_{\\ell,p} \\sum f_{b,d,e} \\text{ over crossings by } \\ell
+        \\quad\\text{where } p \\text{ drives } \\ell
+
+    .. math:: \\text{delay}_{b\\to b+1} \\ge \\sum_\\ell \\text{latency}_\\ell + \\max(\\text{cell}_{d,e},
+        \\text{slot}_\\ell) \\quad\\text{where a replica goes from } d \\text{ to } e
+    """
+    if v.pp == 1:
+        return
+    slots = _slots(v)
+    latencies = [_latency(v, i, v.pp_protocol[i], "pp") for i in range(len(v.problem.links))]
+    for b, moves in enumerate(v.moves):
+        after = (b + 1) % v.pp
+        for edge, forward in (((b, after), True), ((after, b), False)):
+            delay = _edge(v, "delay", edge)
+            occupancy = _edge(v, "occupancy", edge)
+            for (d, e), literal in moves.items():
+                when = [literal]
+                if d == e:
+                    inside_delay, inside_occupancy = v.co.inside(v.problem.sites[d].gpu_class)
+                    v.model.add(delay >= inside_delay, when, family="transfers")
+                    v.model.add(occupancy >= inside_occupancy, when, family="transfers")
+                    continue
+                pair = (d, e) if forward else (e, d)
+                route = v.problem.routes[pair]
+                latency = linear_sum(latencies[link] for link in route)
+                busy: list[Linear | int] = [slots[link] for link in route]
+                for time in [v.co.cell(*pair), *busy]:
+                    v.model.add(delay >= latency + time, when, family="transfers")
+                    v.model.add(occupancy >= time, when, family="transfers")
+
+
+def _edge(v: PlainVariables, kind: str, edge: tuple[int, int]) -> Variable:
+    key = Duration(kind, edge)  # type: ignore[arg-type]
+    if key not in v.duration:
+        v.duration[key] = v.model.integer(f"{kind}_{edge[0]}_{edge[1]}", 0, v.upper)
+    return v.duration[key]
+
+
+def _slots(v: PlainVariables) -> dict[int, Variable]:
+    crossing: dict[int, list[Variable]] = {}
+    for flow in v.flow:
+        for (d, e), f in flow.items():
+            if d != e:
+                for pair in ((d, e), (e, d)):
+                    for link in v.problem.routes[pair]:
+                        crossing.setdefault(link, []).append(f)
+    slots = {}
+    for link, flows in crossing.items():
+        slots[link] = v.model.integer(f"slot_{link}", 0, v.upper)
+        for protocol, literal in v.pp_protocol[link].items():
+            v.model.add(
+                PICOSECONDS * slots[link]
+                >= v.co.crossing_ps(link, protocol) * linear_sum(flows),
+                v.literal(v.pp_protocol[link], protocol) and [literal],
+                family="link_sharing",
+            )
+    return slots
+
+
+def _latency(
+    v: PlainVariables, link: int, table: dict[str, Variable], name: str
+) -> Linear | int:
+    """Latency of a directed link under the chosen protocol."""
+    values = {protocol: v.co.latency(link, protocol) for protocol in table}
+    if len(set(values.values())) <= 1:
+        return next(iter(values.values()), 0)
+    return linear_sum(values[protocol] * literal for protocol, literal in table.items())
+
+
+def synchronisation(v: PlainVariables) -> None:
+    """Time before the first and after the last op of every stage.
+
+    Inside a site the coefficients depend on GPU class, option, way and number of hosting sites;
+    between sites every ordered pair of hosts loads the links of its route, which all stages share:
+
+    .. math:: 10^6\\,\\text{sync}_\\ell \\ge r_{\\ell,p} \\sum_s \\sum_{(d,e) \\ni \\ell}
+        \\text{pair}_{s,d,e}, \\qquad \\text{end}_s \\ge \\text{inside}_s + \\text{between}_s
+        - \\text{hidden}_s + \\text{optimizer}_s
+
+    Without overlap nothing is hidden; with overlap one layer's synchronisation never is.
+    """
+    for quantity in ("gradient", "parameter"):
+        if quantity == "parameter" and not _gathers(v):
+            between: list[Variable | None] = [None] * v.pp
+            tails: list[Variable | None] = [None] * v.pp
+        else:
+            between, tails = _exchange(v, quantity)
+        for s in range(v.pp):
+            _stage_sync(v, s, quantity, between[s], tails[s])
+
+
+def _gathers(v: PlainVariables) -> bool:
+    return any(option.spanning for option in v.option)
+
+
+def _exchange(
+    v: PlainVariables, quantity: str
+) -> tuple[list[Variable | None], list[Variable | None]]:
+    """Time between sites of every stage, whole and for one layer; None where it cannot be."""
+    model = v.model
+    if v.num_sites == 1:
+        return [None] * v.pp, [None] * v.pp
+    loads: dict[int, list[Variable]] = {}
+    amounts: dict[tuple[int, int, int], Variable] = {}
+    largest = max(
+        sum(getattr(v.co.exchange(o, sync, n), quantity))
+        for o in v.option
+        for sync in v.sync
+        for n in range(2, v.num_sites + 1)
+    ) * len(v.co.layer_units)
+    for s in range(v.pp):
+        pairs = {pair for rows in v.pair.values() for pair in rows[s]}
+        for pair in sorted(pairs):
+            amount = model.integer(f"{quantity}_mib_{s}_{pair[0]}_{pair[1]}", 0, largest)
+            amounts[s, pair[0], pair[1]] = amount
+            for link in v.problem.routes[pair]:
+                loads.setdefault(link, []).append(amount)
+    times = {}
+    for link, items in loads.items():
+        times[link] = model.integer(f"{quantity}_sync_{link}", 0, v.upper)
+        for protocol, literal in v.dp_protocol[link].items():
+            model.add(
+                PICOSECONDS * times[link] >= v.co.mib_ps(link, protocol) * linear_sum(items),
+                v.literal(v.dp_protocol[link], protocol) and [literal],
+                family="sync_sharing",
+            )
+    between: list[Variable | None] = []
+    tails: list[Variable | None] = []
+    latencies = [_latency(v, i, v.dp_protocol[i], "dp") for i in range(len(v.problem.links))]
+    for s in range(v.pp):
+        whole = model.integer(f"{quantity}_between_{s}", 0, v.upper)
+        tail = model.integer(f"{quantity}_between_tail_{s}", 0, v.upper)
+        between.append(whole)
+        tails.append(tail)
+        for sync, rows in v.pair.items():
+            for pair, literal in rows[s].items():
+                when = [literal, *v.literal(v.sync, sync)]
+                latency = linear_sum(latencies[link] for link in v.problem.routes[pair])
+                amount = amounts[s, pair[0], pair[1]]
+                for n in range(2, v.num_sites + 1):
+                    number = [] if v.num_sites == 2 else [v.hosts[s][n]]
+                    case = _Exchange(v, s, quantity, sync, n, latency, when + number)
+                    case.amount_rows(amount)
+                    case.time_rows(whole, tail, {k: times[k] for k in v.problem.routes[pair]})
+                    case.nic_rows(whole)
+    return between, tails
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """What one ordered pair of sites exchanges for stage ``s`` that ``hosts`` sites run."""
+
+    v: PlainVariables
+    s: int
+    quantity: str
+    sync: Sync
+    hosts: int
+    latency: Expression
+    when: list[Variable]
+
+    def _costs(self, option: Option) -> ExchangeCosts:
+        return self.v.co.exchange(option, self.sync, self.hosts)
+
+    def amount_rows(self, amount: Variable) -> None:
+        """``amount`` (MiB) covers the stage's share."""
+        v = self.v
+        for units, options in v.option_groups(lambda o: getattr(self._costs(o), self.quantity)):
+            if any(units):
+                for members in v.chunk_maps().values():
+                    counts = stage_units(v, v.devices(members[0]), self.s)
+                    when = self.when + options + v.schedule_literal(members)
+                    v.model.add(amount >= weighted(counts, units), when, family="exchange")
+
+    def time_rows(self, whole: Variable, tail: Variable, links: dict[int, Variable]) -> None:
+        """The exchange, whole and for one layer, takes as long as on its slowest link."""
+        v = self.v
+        for (count, mib), options in v.option_groups(
+            lambda o: (
+                getattr(self._costs(o), f"{self.quantity}_latencies"),
+                getattr(self._costs(o), f"{self.quantity}_tail"),
+            )
+        ):
+            when = self.when + options
+            for link, time in links.items():
+                v.model.add(whole >= count * self.latency + time, when, family="exchange")
+                for protocol in v.dp_protocol[link]:
+                    one_layer = -(-mib * v.co.mib_ps(link, protocol) // PICOSECONDS)
+                    v.model.add(
+                        tail >= count * self.latency + one_layer,
+                        when + v.literal(v.dp_protocol[link], protocol),
+                        family="exchange",
+                    )
+
+    def nic_rows(self, whole: Variable) -> None:
+        """The exchange takes no less than the NICs of a hosting site need."""
+        v = self.v
+        name = "reduce_nic" if self.quantity == "gradient" else "gather_nic"
+        for g, class_host in v.class_host[self.s].items():
+            for (count, units), options in v.option_groups(
+                lambda o, g=g: (  # type: ignore[misc]
+                    getattr(self._costs(o), f"{self.quantity}_latencies"),
+                    getattr(v.co.sync(g, o, self.sync, self.hosts), name),
+                )
+            ):
+                if any(units):
+                    for members in v.chunk_maps().values():
+                        counts = stage_units(v, v.devices(members[0]), self.s)
+                        v.model.add(
+                            whole >= count * self.latency + weighted(counts, units),
+                            [*self.when, class_host, *options, *v.schedule_literal(members)],
+                            family="exchange",
+                        )
+
+
+def _stage_sync(
+    v: PlainVariables, s: int, quantity: str, between: Variable | None, tail: Variable | None
+) -> None:
+    """``start`` (parameters) or ``end`` (gradients, optimizer) of one stage."""
+    model = v.model
+    gradient = quantity == "gradient"
+    key = Duration("end" if gradient else "start", s)
+    v.duration[key] = model.integer(f"{key.kind}_{s}", 0, v.upper)
+    time = v.duration[key]
+    inside = model.integer(f"{quantity}_inside_{s}", 0, v.upper)
+    inside_tail = model.integer(f"{quantity}_inside_tail_{s}", 0, v.upper)
+    optimizer: Linear | int = 0
+    if gradient:
+        optimizer = model.integer(f"optimizer_{s}", 0, v.upper)
+        _optimizer_rows(v, s, optimizer)
+    exposed = model.integer(f"{quantity}_exposed_{s}", 0, v.upper)
+    exposed_tail = model.integer(f"{quantity}_exposed_tail_{s}", 0, v.upper)
+    _inside_rows(v, s, gradient, inside, inside_tail)
+    for sync in v.sync:
+        sequential = sync == "hierarchical"
+        when = v.literal(v.sync, sync)
+        for total, part, other in (
+            (exposed, inside, between),
+            (exposed_tail, inside_tail, tail),
+        ):
+            model.add(total >= part, when, family="exposed")
+            if other is not None:
+                both = part + other if sequential else linear_sum([other])
+                model.add(total >= both, when, family="exposed")
+    plain = [o for o in v.option if not o.overlap]
+    hiding = [o for o in v.option if o.overlap]
+    if plain:
+        model.add(time >= exposed + optimizer, _when(v, plain), family="exposed")
+    if hiding:
+        model.add(time >= exposed_tail + optimizer, _when(v, hiding), family="exposed")
+        _hidden_rows(v, s, gradient, time - optimizer - exposed, hiding)
+
+
+def _when(v: PlainVariables, options: list[Option]) -> list[Variable]:
+    return [] if len(options) == len(v.option) else [v.any_of([v.option[o] for o in options])]
+
+
+def _optimizer_rows(v: PlainVariables, s: int, optimizer: Variable) -> None:
+    for members in v.chunk_maps().values():
+        counts = stage_units(v, v.devices(members[0]), s)
+        for g, class_host in v.class_host[s].items():
+            for units, options in v.option_groups(lambda o, g=g: v.co.optimizer(g, o)):  # type: ignore[misc]
+                v.model.add(
+                    optimizer >= weighted(counts, units),
+                    [class_host, *options, *v.schedule_literal(members)],
+                    family="optimizer",
+                )
+
+
+def _inside_rows(
+    v: PlainVariables, s: int, gradient: bool, inside: Variable, inside_tail: Variable
+) -> None:
+    name = "reduce" if gradient else "gather"
+    for sync in v.sync:
+        for n, number in v.hosts[s].items():
+            for g, class_host in v.class_host[s].items():
+                when = [class_host, *v.literal(v.sync, sync)]
+                when += [number] if len(v.hosts[s]) > 1 else []
+                for (units, latency, one_layer), options in v.option_groups(
+                    lambda o, n=n, g=g, sync=sync: tuple(  # type: ignore[misc]
+                        getattr(v.co.sync(g, o, sync, n), name + part)
+                        for part in ("", "_latency", "_tail")
+                    )
+                ):
+                    v.model.add(inside_tail >= one_layer, when + options, family="inside_sync")
+                    for members in v.chunk_maps().values():
+                        counts = stage_units(v, v.devices(members[0]), s)
+                        v.model.add(
+                            inside >= weighted(counts, units) + latency,
+                            when + options + v.schedule_literal(members),
+                            family="inside_sync",
+                        )
+
+
+def _hidden_rows(
+    v: PlainVariables, s: int, gradient: bool, needed: Expression, hiding: list[Option]
+) -> None:
+    """``needed >= layer - op``: what the last (first) op hides, less its first layer."""
+    for choice, literal in v.schedule.items():
+        template = base_template(v, choice)
+        if gradient:
+            kind, chunk = last_ops(template)[s]
+        else:
+            kind, chunk = "F", first_chunks(template)[s]
+        op = v.duration[Duration(kind, chunk)]  # type: ignore[arg-type]
+        for g, class_host in v.class_host[s].items():
+            for layer, options in v.option_groups(
+                lambda o, g=g, kind=kind: _largest(v, _op_units(v.co.ops(g, o), kind)), hiding  # type: ignore[misc]
+            ):
+                v.model.add(
+                    needed + op >= layer,
+                    [class_host, *options, *([literal] if len(v.schedule) > 1 else [])],
+                    family="hidden",
+                )
+
+
+def _op_units(costs: OpCosts, kind: str) -> Units:
+    return {"F": costs.forward, "B": costs.backward, "W": costs.weight_gradient}[kind]
+
+
+def base_template(v: PlainVariables, choice: ScheduleChoice) -> Template:
+    """The template of a schedule without extra warm-up."""
+    degrees = v.co.degrees
+    return Template(
+        schedule=choice.schedule,
+        pp=degrees.pp,
+        v=degrees.virtual_stages,
+        m=v.co.num_microbatches,
+        run_length=choice.run_length,
+        extra_warmup=(0,) * degrees.pp,
+    )
+
+
+def device_paths(v: PlainVariables) -> None:
+    """Paths that every template has, whatever its extra warm-up: reach stage ``s``, do all its work
+    there and (where the backward is not split) return to stage 0; or start at ``s`` itself.
+
+    .. math:: Z \ge \text{fixed} + \text{start}_0 + \sum_{k<s} (F_k + \text{delay}_{k \to k+1}) +
+        m \sum_{k \in s} (F_k + B_k + W_k) + \sum_{k<s} (B_k + \text{delay}_{k+1 \to k}) + \text{end}_0
+    """
+    model, m = v.model, v.co.num_microbatches
+    assert v.time is not None
+    time = v.time - v.co.fixed_us
+    for members in v.chunk_maps().values():
+        devices = v.devices(members[0])
+        for split in (False, True):
+            chosen = [c for c in members if SCHEDULES[c.schedule].split_backward == split]
+            if not chosen:
+                continue
+            for s in range(v.pp):
+                chunks = [k for k, device in enumerate(devices) if device == s]
+                kinds = ("F", "B", "W") if split else ("F", "B")
+                work = [m * v.duration[Duration(kind, k)] for k in chunks for kind in kinds]  # type: ignore[arg-type]
+                start = v.duration[Duration("start", 0)]
+                reach: list[Linear] = [start]
+                back: list[Linear] = []
+                for k in range(s):
+                    reach.append(v.duration[Duration("F", k)])
+                    reach.append(v.duration[Duration("delay", (k, k + 1))])
+                    if not split:
+                        back.append(v.duration[Duration("B", k)])
+                        back.append(v.duration[Duration("delay", (k + 1, k))])
+                when = v.schedule_literal(chosen)
+                own_end = v.duration[Duration("end", s)]
+                model.add(time >= linear_sum([*reach, *work, own_end]), when, family="pipeline")
+                if not split and s:
+                    end = v.duration[Duration("end", 0)]
+                    model.add(
+                        time >= linear_sum([*reach, *work, *back, end]), when, family="pipeline"
+                    )
+                if s:
+                    own_start = v.duration[Duration("start", s)]
+                    model.add(
+                        time >= linear_sum([own_start, *work, own_end]), when, family="pipeline"
+                    )
+
+
+def path_cuts(v: PlainVariables, cuts: Iterable[PathCut]) -> None:
+    """The iteration is at least as long as the given paths of the event graph.
+
+    .. math:: Z \ge \text{fixed} + \sum_i a_i t_i \quad\text{where the plan follows the path's template}
+    """
+    assert v.time is not None
+    literals = {(c.schedule, c.run_length): literal for c, literal in v.schedule.items()}
+    for cut in cuts:
+        template = cut.template
+        literal = literals.get((template.schedule, template.run_length))
+        if literal is None:
+            continue
+        extra = template.extra_warmup
+        steps = [extra[b] - extra[b + 1] for b in range(v.pp - 1)]
+        if any(step not in v.warmup[b] for b, step in enumerate(steps)):
+            continue
+        when = [literal] if len(v.schedule) > 1 else []
+        for b, step in enumerate(steps):
+            when += v.literal(v.warmup[b], step)
+        path = linear_sum(a * v.duration[key] for key, a in cut.coefficients)
+        v.model.add(v.time >= v.co.fixed_us + path, when, family="paths")

@@ -1,0 +1,130 @@
+"""Decision variables of the plain formulation and their links to one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from formulations.algebra import Expression, Model, Variable, linear_sum
+from planner.choices import CaseChoices, ScheduleChoice
+from planner.cost.coefficients import CaseCoefficients, Option
+from planner.layout import num_boundaries
+from planner.pipeline.event_graph import Duration
+from planner.pipeline.schedules import SCHEDULES, chunk_devices
+from planner.plan import Sync
+from planner.problem import Problem
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(eq=False)
+class PlainVariables:
+    """All variables of one model, by meaning.
+
+    Shapes: stages ``s < pp``, chunks ``k < pp * v``, sites ``d``, boundaries ``b`` (one more than
+    ``pp - 1`` where a looped schedule may wrap round).
+    """
+
+    problem: Problem
+    co: CaseCoefficients
+    choices: CaseChoices
+    model: Model
+    upper: int
+    """Upper bound of every duration, µs."""
+    schedule: dict[ScheduleChoice, Variable] = field(default_factory=dict)
+    option: dict[Option, Variable] = field(default_factory=dict)
+    sync: dict[Sync, Variable] = field(default_factory=dict)
+    warmup: list[dict[int, Variable]] = field(default_factory=list)
+    """Per boundary before the last stage: literal of each step of extra warm-up."""
+    in_flight: list[dict[int, Variable]] = field(default_factory=list)
+    """Per stage: literal of each value of its extra warm-up."""
+    units: list[tuple[Expression, ...]] = field(default_factory=list)
+    """Per chunk and unit: how many."""
+    layers: list[Expression] = field(default_factory=list)
+    replicas: list[list[Expression]] = field(default_factory=list)
+    host: list[list[Variable]] = field(default_factory=list)
+    hosts: list[dict[int, Variable]] = field(default_factory=list)
+    """Per stage: literal of each number of hosting sites."""
+    class_host: list[dict[int, Variable]] = field(default_factory=list)
+    """Per stage: literal "some site of GPU class g runs it"."""
+    flow: list[dict[tuple[int, int], Variable]] = field(default_factory=list)
+    moves: list[dict[tuple[int, int], Variable]] = field(default_factory=list)
+    """Per boundary and pair (stays included): literal "at least one replica"."""
+    pair: dict[Sync, list[dict[tuple[int, int], Variable]]] = field(default_factory=dict)
+    """Per way of synchronising and stage: literal "this ordered pair exchanges"."""
+    pp_protocol: list[dict[str, Variable]] = field(default_factory=list)
+    dp_protocol: list[dict[str, Variable]] = field(default_factory=list)
+    duration: dict[Duration, Variable] = field(default_factory=dict)
+    wrap: Variable | None = None
+    time: Variable | None = None
+    crossings: Expression | None = None
+    _any: dict[frozenset[int], Variable] = field(default_factory=dict)
+
+    @property
+    def num_sites(self) -> int:
+        """Number of sites."""
+        return len(self.problem.sites)
+
+    @property
+    def pp(self) -> int:
+        """Number of stages."""
+        return self.co.degrees.pp
+
+    @property
+    def num_chunks(self) -> int:
+        """Number of chunks."""
+        return self.pp * self.co.degrees.virtual_stages
+
+    @property
+    def boundaries(self) -> int:
+        """Boundaries with flow variables."""
+        return max(
+            num_boundaries(choice.schedule, self.pp, self.co.degrees.virtual_stages)
+            for choice in self.choices.schedules
+        )
+
+    def devices(self, choice: ScheduleChoice) -> tuple[int, ...]:
+        """Stage of every chunk under a schedule."""
+        return chunk_devices(choice.schedule, self.pp, self.co.degrees.virtual_stages)
+
+    def chunk_maps(self) -> dict[str, list[ScheduleChoice]]:
+        """Schedules by chunk map."""
+        result: dict[str, list[ScheduleChoice]] = {}
+        for choice in self.choices.schedules:
+            result.setdefault(SCHEDULES[choice.schedule].chunk_map, []).append(choice)
+        return result
+
+    def any_of(self, literals: Sequence[Variable]) -> Variable:
+        """A literal that is true where one of several mutually exclusive literals is."""
+        if len(literals) == 1:
+            return literals[0]
+        key = frozenset(literal.index for literal in literals)
+        if key not in self._any:
+            union = self.model.boolean(f"any_{len(self._any)}")
+            self.model.add(linear_sum(literals) == union, family="unions")
+            self._any[key] = union
+        return self._any[key]
+
+    def option_groups(
+        self, value: Callable[[Option], Key], options: Iterable[Option] | None = None
+    ) -> list[tuple[Key, list[Variable]]]:
+        """Options with equal coefficients, together: (coefficients, ``when`` literals)."""
+        groups: dict[Key, list[Variable]] = {}
+        for option in self.option if options is None else options:
+            groups.setdefault(value(option), []).append(self.option[option])
+        everything = len(self.option)
+        return [
+            (key, [] if len(members) == everything else [self.any_of(members)])
+            for key, members in groups.items()
+        ]
+
+    def schedule_literal(self, members: Sequence[ScheduleChoice]) -> list[Variable]:
+        """``when`` literals of "one of these schedules"."""
+        if len(members) == len(self.schedule):
+            return []
+        return [self.any_of([self.schedule[choice] for choice in members])]
+
+    def literal(self, table: dict[Key, Variable], key: Key) -> list[Variable]:
+        """``when`` literals of one choice of a table; none where the table has one entry."""
+        return [] if len(table) == 1 else [table[key]]

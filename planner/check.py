@@ -1,0 +1,553 @@
+"""The specification: is a plan legal and feasible, and how long is its iteration?
+
+Everything is recomputed in exact integers from the instance and the plan.  No solver, no
+formulation and no search is involved; every plan from anywhere passes through here.  The rules are
+those of ``docs/plan_space.md``, the arithmetic that of ``docs/time_model.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from planner.cost.coefficients import (
+    PARTS,
+    CaseCoefficients,
+    OpCosts,
+    Option,
+    SyncCosts,
+    Units,
+    case_coefficients,
+)
+from planner.instance.schema import Instance
+from planner.layout import Layout, sync_pairs
+from planner.legality import Violation, layout_violations
+from planner.pipeline.event_graph import Duration, EventGraph, event_graph
+from planner.pipeline.memory import live_counts
+from planner.pipeline.schedules import SCHEDULES, Template, chunk_devices, device_orders
+from planner.plan import Plan
+from planner.problem import Problem
+
+PICOSECONDS = 10**6
+"""Picoseconds in a microsecond."""
+
+
+class StageMemory(NamedTuple):
+    """Peak memory of a GPU that runs ``stage`` at ``site``, MiB."""
+
+    stage: int
+    site: str
+    state_mib: int
+    activations_mib: int
+    working_mib: int
+    limit_mib: int
+
+    @property
+    def peak_mib(self) -> int:
+        """State, activations and working set together."""
+        return self.state_mib + self.activations_mib + self.working_mib
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a layout costs: ``time_us`` = Z, its parts, and the memory of every stage and site."""
+
+    time_us: int
+    breakdown_us: dict[str, int]
+    memory: tuple[StageMemory, ...]
+    critical_path: dict[Duration, int]
+    durations: dict[Duration, int]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Verdict on one plan.
+
+    ``time_us`` is Z where the plan is complete enough to be priced, whether or not every rule
+    holds; ``feasible`` says that none is violated.
+    """
+
+    feasible: bool
+    violations: tuple[Violation, ...]
+    time_us: int | None
+    breakdown_us: dict[str, int]
+    memory: tuple[StageMemory, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as one JSON object, times in seconds."""
+        return {
+            "accepted": self.feasible,
+            "violations": [v._asdict() for v in self.violations],
+            "iteration_time_s": None if self.time_us is None else self.time_us / 1e6,
+            "iteration_time_us": self.time_us,
+            "breakdown": {name: us / 1e6 for name, us in self.breakdown_us.items()},
+            "memory": memory_to_json(self.memory),
+        }
+
+
+def memory_to_json(rows: Iterable[StageMemory]) -> list[dict[str, Any]]:
+    """Memory rows with bytes in place of MiB."""
+    return [
+        {
+            "stage": row.stage,
+            "site": row.site,
+            "state_bytes": row.state_mib << 20,
+            "activation_bytes": row.activations_mib << 20,
+            "working_bytes": row.working_mib << 20,
+            "peak_bytes": row.peak_mib << 20,
+            "limit_bytes": row.limit_mib << 20,
+        }
+        for row in rows
+    ]
+
+
+def check_plan(instance: Instance, plan: Plan) -> CheckReport:
+    """Check a plan against every rule of the plan space and recompute its iteration time.
+
+    Parameters
+    ----------
+    instance
+        The training job.
+    plan
+        The plan; it may come from anywhere.
+
+    Returns
+    -------
+    CheckReport
+        All violated rules with their numbers (rules that need a well-formed plan are looked at only
+        where it is one), Z in µs, its breakdown and the memory of every stage at every site.
+    """
+    problem = Problem(instance)
+    violations, layout = layout_violations(problem, plan)
+    if layout is None:
+        return CheckReport(False, tuple(violations), None, {}, ())
+    price = price_layout(problem, case_coefficients(problem, layout.degrees), layout)
+    violations += memory_violations(price.memory)
+    return CheckReport(
+        not violations, tuple(violations), price.time_us, price.breakdown_us, price.memory
+    )
+
+
+def memory_violations(rows: Iterable[StageMemory]) -> list[Violation]:
+    """The memory rule of every stage and site that does not hold."""
+    return [
+        Violation(
+            "memory",
+            f"stage {row.stage} at site '{row.site}' needs {row.peak_mib / 1024:.2f} GiB a GPU "
+            f"({row.state_mib / 1024:.2f} state, {row.activations_mib / 1024:.2f} activations, "
+            f"{row.working_mib / 1024:.2f} working set), the limit is {row.limit_mib / 1024:.2f}",
+        )
+        for row in rows
+        if row.peak_mib > row.limit_mib
+    ]
+
+
+def price_layout(problem: Problem, co: CaseCoefficients, layout: Layout) -> Price:
+    """Z, breakdown and memory of a well-formed layout."""
+    template = layout.template(co.num_microbatches)
+    counts = chunk_units(co, layout.layers)
+    durations = _durations(problem, co, layout, template, counts)
+    graph = event_graph(template)
+    length, path = graph.critical_path(durations)
+    time_us = co.fixed_us + length
+    return Price(
+        time_us=time_us,
+        breakdown_us=_breakdown(problem, co, layout, counts, graph, durations, time_us),
+        memory=_memory(problem, co, layout, template, counts),
+        critical_path=path,
+        durations=durations,
+    )
+
+
+def time_of_layout(problem: Problem, co: CaseCoefficients, layout: Layout) -> int:
+    """Z alone, in µs: the longest path of the event graph."""
+    template = layout.template(co.num_microbatches)
+    counts = chunk_units(co, layout.layers)
+    durations = _durations(problem, co, layout, template, counts)
+    return co.fixed_us + event_graph(template).evaluate(durations)
+
+
+def memory_of_layout(
+    problem: Problem, co: CaseCoefficients, layout: Layout
+) -> tuple[StageMemory, ...]:
+    """Peak memory of every stage at every site that runs it."""
+    template = layout.template(co.num_microbatches)
+    return _memory(problem, co, layout, template, chunk_units(co, layout.layers))
+
+
+def chunk_units(co: CaseCoefficients, layers: Sequence[int]) -> tuple[Units, ...]:
+    """Units of every chunk: its layers by kind, the embedding first and the head last."""
+    result = []
+    position = 0
+    for k, count in enumerate(layers):
+        units = [0] * len(co.units)
+        for layer in range(position, position + count):
+            units[co.layer_units[layer]] += 1
+        position += count
+        units[co.units.index("embedding")] += k == 0
+        units[co.units.index("head")] += k == len(layers) - 1
+        result.append(tuple(units))
+    return tuple(result)
+
+
+def dot(left: Sequence[int], right: Sequence[int]) -> int:
+    """Sum of products."""
+    return sum(a * b for a, b in zip(left, right, strict=True))
+
+
+def stage_units(
+    counts: Sequence[Units], devices: Sequence[int], num_stages: int
+) -> tuple[Units, ...]:
+    """Units of every stage: the sum over its chunks."""
+    result = [[0] * len(counts[0]) for _ in range(num_stages)]
+    for units, device in zip(counts, devices, strict=True):
+        for u, count in enumerate(units):
+            result[device][u] += count
+    return tuple(tuple(row) for row in result)
+
+
+@lru_cache(maxsize=4096)
+def last_ops(template: Template) -> tuple[tuple[str, int], ...]:
+    """Kind and chunk of the last op of every device."""
+    return tuple((order[-1].kind, order[-1].chunk) for order in device_orders(template))
+
+
+@lru_cache(maxsize=4096)
+def first_chunks(template: Template) -> tuple[int, ...]:
+    """Chunk of the first op of every device."""
+    return tuple(order[0].chunk for order in device_orders(template))
+
+
+def _durations(
+    problem: Problem,
+    co: CaseCoefficients,
+    layout: Layout,
+    template: Template,
+    counts: Sequence[Units],
+) -> dict[Duration, int]:
+    """The value of every duration of the event graph."""
+    split = SCHEDULES[layout.schedule].split_backward
+    devices = chunk_devices(layout.schedule, template.pp, template.v)
+    classes = _host_classes(problem, layout)
+    values: dict[Duration, int] = {}
+    for k, units in enumerate(counts):
+        ops = [co.ops(g, layout.option) for g in classes[devices[k]]]
+        values[Duration("F", k)] = max(dot(units, op.forward) for op in ops)
+        if split:
+            values[Duration("B", k)] = max(dot(units, op.input_gradient) for op in ops)
+            values[Duration("W", k)] = max(dot(units, op.weight_gradient) for op in ops)
+        else:
+            values[Duration("B", k)] = max(dot(units, op.backward) for op in ops)
+    values |= _transfer_durations(problem, co, layout)
+    values |= _sync_durations(problem, co, layout, template, counts, values)
+    return values
+
+
+def _host_classes(problem: Problem, layout: Layout) -> list[tuple[int, ...]]:
+    """GPU classes of the sites that run each stage."""
+    return [
+        tuple(sorted({problem.sites[d].gpu_class for d in layout.hosts(s)}))
+        for s in range(layout.degrees.pp)
+    ]
+
+
+def link_slots(problem: Problem, co: CaseCoefficients, layout: Layout) -> dict[int, int]:
+    """µs that each directed link needs for one transfer of everything that crosses it."""
+    load: dict[int, int] = {}
+    for moves in layout.flows:
+        for source, target, replicas in moves:
+            if source != target:
+                for pair in ((source, target), (target, source)):
+                    for link in problem.routes[pair]:
+                        load[link] = load.get(link, 0) + replicas
+    return {
+        link: _ceil_us(count * co.crossing_ps(link, layout.protocols[link][0]))
+        for link, count in load.items()
+    }
+
+
+def _ceil_us(picoseconds: int) -> int:
+    return -(-picoseconds // PICOSECONDS)
+
+
+def _transfer_durations(
+    problem: Problem, co: CaseCoefficients, layout: Layout
+) -> dict[Duration, int]:
+    """Delay and occupancy of every directed device edge (docs/time_model.md, section 4)."""
+    slots = link_slots(problem, co, layout)
+    pp = layout.degrees.pp
+    values: dict[Duration, int] = {}
+    for b, moves in enumerate(layout.flows):
+        after = (b + 1) % pp
+        for edge, forward in (((b, after), True), ((after, b), False)):
+            delay = occupancy = 0
+            for source, target, _ in moves:
+                if source == target:
+                    site_delay, site_occupancy = co.inside(problem.sites[source].gpu_class)
+                else:
+                    pair = (source, target) if forward else (target, source)
+                    route = problem.routes[pair]
+                    site_occupancy = max([co.cell(*pair)] + [slots[link] for link in route])
+                    latency = sum(co.latency(link, layout.protocols[link][0]) for link in route)
+                    site_delay = latency + site_occupancy
+                delay = max(delay, site_delay)
+                occupancy = max(occupancy, site_occupancy)
+            key = Duration("delay", edge)
+            values[key] = max(values.get(key, 0), delay)
+            key = Duration("occupancy", edge)
+            values[key] = max(values.get(key, 0), occupancy)
+    return values
+
+
+def _sync_durations(
+    problem: Problem,
+    co: CaseCoefficients,
+    layout: Layout,
+    template: Template,
+    counts: Sequence[Units],
+    ops: dict[Duration, int],
+) -> dict[Duration, int]:
+    """Time before the first and after the last op of every device (section 5)."""
+    pp = layout.degrees.pp
+    devices = chunk_devices(layout.schedule, pp, template.v)
+    stages = stage_units(counts, devices, pp)
+    classes = _host_classes(problem, layout)
+    exchange = _exchange_times(problem, co, layout, stages)
+    first, last = first_chunks(template), last_ops(template)
+    values: dict[Duration, int] = {}
+    for s in range(pp):
+        option, hosts = layout.option, layout.hosts(s)
+        sync = [co.sync(g, option, layout.sync, len(hosts)) for g in classes[s]]
+        reduce = _combined(stages[s], sync, exchange[s], gradient=True)
+        gather = _combined(stages[s], sync, exchange[s], gradient=False)
+        optimizer = max(dot(stages[s], co.optimizer(g, option)) for g in classes[s])
+        if option.overlap:
+            kind, chunk = last[s]
+            op_costs = [co.ops(g, option) for g in classes[s]]
+            layer = max(_largest_layer(co, _op_units(c, kind)) for c in op_costs)
+            hidden = ops[Duration(kind, chunk)] - layer
+            reduce = max(_combined_tail(sync, exchange[s], gradient=True), reduce - hidden)
+            layer = max(_largest_layer(co, c.forward) for c in op_costs)
+            hidden = ops[Duration("F", first[s])] - layer
+            gather = max(_combined_tail(sync, exchange[s], gradient=False), gather - hidden)
+        values[Duration("start", s)] = gather
+        values[Duration("end", s)] = reduce + optimizer
+    return values
+
+
+def _op_units(costs: OpCosts, kind: str) -> Units:
+    return costs.weight_gradient if kind == "W" else costs.backward
+
+
+def _largest_layer(co: CaseCoefficients, per_unit: Units) -> int:
+    """The duration of the longest layer kind of the model."""
+    return max(per_unit[u] for u in set(co.layer_units))
+
+
+class _Exchange(NamedTuple):
+    """Exchange between the sites of one stage, µs; zero where one site runs it."""
+
+    gradient: int = 0
+    parameter: int = 0
+    gradient_tail: int = 0
+    parameter_tail: int = 0
+    gradient_latency: int = 0
+    parameter_latency: int = 0
+    spread: bool = False
+
+
+def _combined(
+    units: Units, costs: Sequence[SyncCosts], exchange: _Exchange, *, gradient: bool
+) -> int:
+    """Synchronisation inside and between sites, one after the other or side by side."""
+    inside = max(
+        dot(units, c.reduce) + c.reduce_latency
+        if gradient
+        else dot(units, c.gather) + c.gather_latency
+        for c in costs
+    )
+    if not exchange.spread:
+        return inside
+    nic = max(dot(units, c.reduce_nic if gradient else c.gather_nic) for c in costs)
+    latency = exchange.gradient_latency if gradient else exchange.parameter_latency
+    between = max(exchange.gradient if gradient else exchange.parameter, nic + latency)
+    return inside + between if costs[0].sequential else max(inside, between)
+
+
+def _combined_tail(costs: Sequence[SyncCosts], exchange: _Exchange, *, gradient: bool) -> int:
+    """The same for one layer."""
+    inside = max(c.reduce_tail if gradient else c.gather_tail for c in costs)
+    between = exchange.gradient_tail if gradient else exchange.parameter_tail
+    return inside + between if costs[0].sequential else max(inside, between)
+
+
+def _exchange_times(
+    problem: Problem, co: CaseCoefficients, layout: Layout, stages: Sequence[Units]
+) -> list[_Exchange]:
+    """Exchange between sites of every stage; all stages share the links."""
+    gradient: dict[int, int] = {}
+    parameter: dict[int, int] = {}
+    plans = []
+    for s, units in enumerate(stages):
+        hosts = layout.hosts(s)
+        costs = co.exchange(layout.option, layout.sync, len(hosts))
+        pairs = sync_pairs(hosts, layout.sync)
+        plans.append((costs, pairs))
+        for pair in pairs:
+            for link in problem.routes[pair]:
+                gradient[link] = gradient.get(link, 0) + dot(units, costs.gradient)
+                parameter[link] = parameter.get(link, 0) + dot(units, costs.parameter)
+    result = []
+    for costs, pairs in plans:
+        times = _Exchange(spread=bool(pairs))
+        for pair in pairs:
+            route = problem.routes[pair]
+            latency = sum(co.latency(link, layout.protocols[link][1]) for link in route)
+            grad_latency = costs.gradient_latencies * latency
+            param_latency = costs.parameter_latencies * latency
+            rates = {link: co.mib_ps(link, layout.protocols[link][1]) for link in route}
+            times = _Exchange(
+                gradient=max(
+                    times.gradient,
+                    grad_latency + max(_ceil_us(gradient[k] * r) for k, r in rates.items()),
+                ),
+                parameter=max(
+                    times.parameter,
+                    param_latency + max(_ceil_us(parameter[k] * r) for k, r in rates.items()),
+                ),
+                gradient_tail=max(
+                    times.gradient_tail,
+                    grad_latency + max(_ceil_us(costs.gradient_tail * r) for r in rates.values()),
+                ),
+                parameter_tail=max(
+                    times.parameter_tail,
+                    param_latency
+                    + max(_ceil_us(costs.parameter_tail * r) for r in rates.values()),
+                ),
+                gradient_latency=max(times.gradient_latency, grad_latency),
+                parameter_latency=max(times.parameter_latency, param_latency),
+                spread=True,
+            )
+        result.append(times)
+    return result
+
+
+def _memory(
+    problem: Problem,
+    co: CaseCoefficients,
+    layout: Layout,
+    template: Template,
+    counts: Sequence[Units],
+) -> tuple[StageMemory, ...]:
+    """Peak memory of every stage at every site that runs it (section 6)."""
+    costs = co.memory(layout.option)
+    split = SCHEDULES[layout.schedule].split_backward
+    per_unit = costs.split_activation if split else costs.activation
+    devices = chunk_devices(layout.schedule, template.pp, template.v)
+    stages = stage_units(counts, devices, template.pp)
+    rows = []
+    for s, vectors in enumerate(live_counts(template)):
+        chunks = [k for k, device in enumerate(devices) if device == s]
+        activation = [dot(counts[k], per_unit) for k in chunks]
+        held = [dot(counts[k], costs.held) for k in chunks]
+        live = max(dot(full, activation) + dot(kept, held) for full, kept in vectors)
+        has_head = devices[-1] == s
+        working = costs.head_working if has_head else costs.working
+        state = dot(stages[s], costs.state)
+        rows += [
+            StageMemory(s, problem.sites[d].name, state, live, working, co.limit_mib[d])
+            for d in layout.hosts(s)
+        ]
+    return tuple(rows)
+
+
+def _breakdown(
+    problem: Problem,
+    co: CaseCoefficients,
+    layout: Layout,
+    counts: Sequence[Units],
+    graph: EventGraph,
+    durations: dict[Duration, int],
+    time_us: int,
+) -> dict[str, int]:
+    """Where the iteration time goes, as seen from the busiest stage; the parts sum to Z.
+
+    The ops of the stage with the most work are split by cause; ``dp`` adds its time before the
+    first and after the last op, ``pp`` is what Z would lose if transfers took no time, and
+    ``bubble`` is the rest: waiting for other stages.
+    """
+    m = co.num_microbatches
+    devices = chunk_devices(layout.schedule, layout.degrees.pp, layout.degrees.virtual_stages)
+    busy = [0] * layout.degrees.pp
+    for key, value in durations.items():
+        if key.kind in ("F", "B", "W"):
+            busy[devices[int(key.index)]] += m * value
+    without = {k: 0 if k.kind in ("delay", "occupancy") else v for k, v in durations.items()}
+    time_without = co.fixed_us + graph.evaluate(without)
+    start = [durations[Duration("start", s)] for s in range(layout.degrees.pp)]
+    end = [durations[Duration("end", s)] for s in range(layout.degrees.pp)]
+    stage = max(range(len(busy)), key=lambda s: (start[s] + busy[s] + end[s], -s))
+    parts = _stage_parts(problem, co, layout, counts, stage)
+    scale = busy[stage]
+    result = dict.fromkeys(
+        ("compute", "bubble", "tp", "cp", "ep", "pp", "dp", "optimizer", "fixed"), 0
+    )
+    for name, value in zip(PARTS, parts, strict=True):
+        result[name] = value
+    result["compute"] += scale - sum(parts)
+    units = stage_units(counts, devices, layout.degrees.pp)[stage]
+    optimizer = max(
+        dot(units, co.optimizer(g, layout.option)) for g in _host_classes(problem, layout)[stage]
+    )
+    result["optimizer"] = optimizer
+    result["dp"] += start[stage] + end[stage] - optimizer
+    result["fixed"] = co.fixed_us
+    result["pp"] = time_us - time_without
+    result["bubble"] = time_without - co.fixed_us - start[stage] - scale - end[stage]
+    return result
+
+
+def _stage_parts(
+    problem: Problem,
+    co: CaseCoefficients,
+    layout: Layout,
+    counts: Sequence[Units],
+    stage: int,
+) -> list[int]:
+    """µs per cause of all ops of a stage, on the GPU class that is slowest for each chunk and op."""
+    split = SCHEDULES[layout.schedule].split_backward
+    devices = chunk_devices(layout.schedule, layout.degrees.pp, layout.degrees.virtual_stages)
+    classes = _host_classes(problem, layout)[stage]
+    ops: list[OpCosts] = [co.ops(g, layout.option) for g in classes]
+    total = [0] * len(PARTS)
+    for k, units in enumerate(counts):
+        if devices[k] != stage:
+            continue
+        kinds = [("forward", "forward_parts")]
+        if split:
+            kinds += [
+                ("input_gradient", "input_gradient_parts"),
+                ("weight_gradient", "weight_gradient_parts"),
+            ]
+        else:
+            kinds.append(("backward", "backward_parts"))
+        for whole, parts in kinds:
+            slowest = max(ops, key=lambda op: dot(units, getattr(op, whole)))
+            for i, part in enumerate(getattr(slowest, parts)):
+                total[i] += co.num_microbatches * dot(units, part)
+    return total
+
+
+__all__ = [
+    "CheckReport",
+    "Option",
+    "Price",
+    "StageMemory",
+    "check_plan",
+    "memory_of_layout",
+    "memory_violations",
+    "price_layout",
+    "time_of_layout",
+]

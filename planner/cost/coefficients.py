@@ -1,0 +1,592 @@
+"""Integer coefficients of one degrees case: the only place where physical quantities become integers.
+
+Durations are whole microseconds, sizes whole MiB, both rounded up; link loads are picoseconds per
+unit so that thousands of replicas on one fast link do not each pay a rounding.  The checker
+(:mod:`planner.check`) and the formulations combine these numbers independently of each other.
+``docs/time_model.md`` states what each of them means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import ceil, floor
+from typing import TYPE_CHECKING, NamedTuple
+
+from planner import space
+from planner.cost import collectives, compute, memory
+from planner.cost.model_size import end_parameters, layer_parameters
+from planner.cost.model_size import LayerParameters, layer_parameters_per_gpu
+from planner.cost.stack import Stack, exposed, get_stack
+from planner.plan import RECOMPUTES, SHARDINGS, Degrees, Recompute, Sharding, Sync
+
+if TYPE_CHECKING:
+    from planner.problem import Problem
+
+MIB = 1 << 20
+
+Units = tuple[int, ...]
+"""One integer per unit of :attr:`CaseCoefficients.units`."""
+
+
+class Option(NamedTuple):
+    """How state is kept, synchronised and recomputed."""
+
+    sharding: Sharding
+    overlap: bool
+    recompute: Recompute
+    spanning: bool
+    """True where shard groups reach over several sites."""
+
+
+class OpCosts(NamedTuple):
+    """Durations of one microbatch in µs per unit: forward, whole backward, its two parts.
+
+    ``*_parts`` split each duration by cause, in the order of :data:`PARTS`; the parts of a unit sum
+    to its duration.
+    """
+
+    forward: Units
+    backward: Units
+    input_gradient: Units
+    weight_gradient: Units
+    forward_parts: tuple[Units, ...]
+    backward_parts: tuple[Units, ...]
+    input_gradient_parts: tuple[Units, ...]
+    weight_gradient_parts: tuple[Units, ...]
+
+
+PARTS = ("compute", "tp", "cp", "ep", "dp")
+"""Causes of time inside an op."""
+
+
+class MemoryCosts(NamedTuple):
+    """MiB per GPU: state per unit, activations per unit and live microbatch, working sets."""
+
+    state: Units
+    activation: Units
+    split_activation: Units
+    """``activation`` where the backward is split: never less than ``held``."""
+    held: Units
+    """What a split backward keeps until the weight gradient is done."""
+    working: int
+    head_working: int
+    """Working set of the device that runs the head, in place of ``working``."""
+
+
+class SyncCosts(NamedTuple):
+    """Synchronisation of one stage inside its sites, in µs.
+
+    ``reduce`` and ``gather`` are per unit, latencies come once on top; the tails are for the
+    largest single layer, latency included;
+    ``reduce_nic`` and ``gather_nic`` are the time that the NICs of one site need for the exchange
+    between sites.
+    ``sequential`` says that the exchange between sites follows the one inside (hierarchical) and
+    does not run beside it (flat ring).
+    """
+
+    reduce: Units
+    gather: Units
+    reduce_latency: int
+    gather_latency: int
+    reduce_tail: int
+    gather_tail: int
+    reduce_nic: Units
+    gather_nic: Units
+    sequential: bool
+
+
+class ExchangeCosts(NamedTuple):
+    """MiB that one ordered pair of sites exchanges for one stage, and how often it pays latency."""
+
+    gradient: Units
+    parameter: Units
+    gradient_tail: int
+    parameter_tail: int
+    gradient_latencies: int
+    parameter_latencies: int
+
+
+
+class CaseCoefficients:
+    """Everything that the checker and the formulations need to know of one degrees case.
+
+    Attributes
+    ----------
+    units
+        Names of the units: the layer kinds in use, then ``embedding`` and ``head``.
+    layer_units
+        Unit of each layer, shape (num_layers,).
+    cells
+        Cells that each site can hold, shape (num_sites,).
+    limit_mib
+        Memory limit of a GPU at each site in MiB, rounded down, shape (num_sites,).
+    fixed_us
+        µs per iteration that depend on nothing.
+    """
+
+    def __init__(self, problem: Problem, degrees: Degrees) -> None:
+        self.problem = problem
+        self.degrees = degrees
+        self.num_microbatches = problem.num_microbatches(degrees)
+        self.stack: Stack = get_stack(problem.instance.stack)
+        kinds = tuple(k for k in ("dense", "moe") if k in problem.model.layer_kinds)
+        self.kinds = kinds
+        self.units = (*kinds, "embedding", "head")
+        self.layer_units = tuple(kinds.index(k) for k in problem.model.layer_kinds)
+        self.cells = tuple(
+            problem.cells(d, degrees.tp, degrees.cp) for d in range(len(problem.sites))
+        )
+        self.limit_mib = tuple(site.limit_mib for site in problem.sites)
+        self.fixed_us = _us(self.stack.fixed_s)
+        self.ops = lru_cache(None)(self._ops)
+        self.memory = lru_cache(None)(self._memory)
+        self.optimizer = lru_cache(None)(self._optimizer)
+        self.inside = lru_cache(None)(self._inside)
+        self.cell = lru_cache(None)(self._cell)
+        self.sync = lru_cache(None)(self._sync)
+        self.exchange = lru_cache(None)(self._exchange)
+
+    def options(self) -> tuple[Option, ...]:
+        """Legal options of the degrees case, in canonical order."""
+        spans = (False, True) if self._may_span else (False,)
+        return tuple(
+            Option(sharding, overlap, recompute, spanning)
+            for sharding in SHARDINGS
+            if space.sharding_legal(self.degrees, sharding)
+            for overlap in (True, False)
+            for recompute in RECOMPUTES
+            for spanning in spans
+        )
+
+    @property
+    def _may_span(self) -> bool:
+        whole = space.granularity(self.degrees, spanning=False)
+        apart = space.granularity(self.degrees, spanning=True)
+        return self.problem.search.shard_across_sites and whole != apart
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of one microbatch's activations between two stages, all GPUs of a cell together.
+
+        ``2 s b h`` in half precision (cost model 3.2).
+        """
+        training = self.problem.training
+        tokens = self.degrees.micro_batch_size * training.sequence_length
+        return 2 * tokens * self.problem.model.hidden_size
+
+    def _parameters(self, unit: str) -> LayerParameters:
+        """Parameters of a unit that one GPU holds."""
+        model = self.problem.model
+        if unit == "embedding":
+            return memory.embedding_parameters(model, self.degrees)
+        if unit == "head":
+            return memory.head_parameters(model, self.degrees)
+        return layer_parameters_per_gpu(model, unit, self.degrees)  # type: ignore[arg-type]
+
+    def _whole_parameters(self, unit: str) -> int:
+        """Parameters of a unit, all GPUs of a replica together."""
+        model = self.problem.model
+        ends = end_parameters(model)
+        if unit == "embedding":
+            return ends.embedding
+        if unit == "head":
+            return ends.total - ends.embedding
+        return layer_parameters(model, unit).total  # type: ignore[arg-type]
+
+    def _per_unit(self, value: Callable[[str], int]) -> Units:
+        return tuple(value(unit) for unit in self.units)
+
+    def _ops(self, gpu_class: int, option: Option) -> OpCosts:
+        """Durations on a GPU class."""
+        parts = [self._op_parts(unit, gpu_class, option) for unit in self.units]
+        sums = [[sum(op) for op in unit] for unit in parts]
+        by_op = [
+            tuple(tuple(unit[i][part] for unit in parts) for part in range(len(PARTS)))
+            for i in range(4)
+        ]
+        return OpCosts(*(tuple(unit[i] for unit in sums) for i in range(4)), *by_op)
+
+    def _op_parts(self, unit: str, gpu_class: int, option: Option) -> list[tuple[int, ...]]:
+        """Forward, backward, input gradient, weight gradient; each split into :data:`PARTS`."""
+        base = _unit_times(self.problem, self._shape, unit, gpu_class)
+        gather, scatter = self._microbatch_sync(unit, gpu_class, option)
+        stack = self.stack
+
+        def shared(communication: float, work: float) -> float:
+            if not option.overlap:
+                return communication
+            return exposed(communication, work, stack.fsdp_exposed)
+
+        tp, cp, ep = base.tp, base.cp, base.ep
+        forward = (base.times.forward, tp.forward, cp.forward, ep.forward)
+        again = compute.recompute_time(base.times, option.recompute)
+        repeat = (again, 0.0, 0.0, 0.0)
+        if option.recompute == "full":
+            repeat = (again, tp.forward, cp.forward, ep.forward)
+        back = (tp.backward, cp.backward, ep.backward)
+        overhead = stack.split_backward_overhead
+        whole = tuple(a + b for a, b in zip((base.times.backward, *back), repeat, strict=True))
+        first = tuple(
+            a + b
+            for a, b in zip((base.times.input_gradient * overhead, *back), repeat, strict=True)
+        )
+        second = (base.times.weight_gradient * overhead, 0.0, 0.0, 0.0)
+        return [
+            _split_us((*forward, shared(gather, sum(forward)))),
+            _split_us((*whole, shared(gather + scatter, sum(whole)))),
+            _split_us((*first, shared(gather, sum(first)))),
+            _split_us((*second, shared(scatter, sum(second)))),
+        ]
+
+    @property
+    def _shape(self) -> tuple[int, int, int, int, int]:
+        d = self.degrees
+        return d.tp, d.cp, d.ep, d.etp, d.micro_batch_size
+
+    def _microbatch_sync(
+        self, unit: str, gpu_class: int, option: Option
+    ) -> tuple[float, float]:
+        """Seconds per microbatch to gather weights (zero3) and scatter gradients (zero2, zero3)."""
+        gather = scatter = 0.0
+        if option.sharding in ("zero2", "zero3"):
+            width = self.problem.training.gradient_bytes
+            scatter = self._shard_time("reduce_scatter", unit, gpu_class, width)
+        if option.sharding == "zero3":
+            gather = self._shard_time("all_gather", unit, gpu_class, memory.WEIGHT_BYTES)
+        return gather, scatter
+
+    def _shard_time(
+        self,
+        op: collectives.Collective,
+        unit: str,
+        gpu_class: int,
+        width: int,
+        *,
+        latency_only: bool = False,
+    ) -> float:
+        """Seconds of a collective of one unit's parameters over its shard group."""
+        held = self._parameters(unit)
+        scale = 0 if latency_only else width
+        return self._group_time(
+            op, memory.dense_shard(self.degrees), self.degrees.tp, held.dense * scale, gpu_class
+        ) + (
+            self._group_time(
+                op,
+                memory.expert_shard(self.degrees),
+                self.degrees.ep * self.degrees.etp,
+                held.experts * scale,
+                gpu_class,
+            )
+            if held.experts
+            else 0.0
+        )
+
+    def _group_time(
+        self,
+        op: collectives.Collective,
+        ranks: int,
+        stride: int,
+        size_bytes: float,
+        gpu_class: int,
+    ) -> float:
+        """Seconds of a collective inside a site whose ranks lie ``stride`` GPUs apart."""
+        gpu = self.problem.classes[gpu_class]
+        near = max(1, gpu.gpu.scale_up_domain // stride)
+        return collectives.group_time(
+            op, ranks, near, size_bytes, gpu.gpu, gpu.nic_bytes_per_s
+        )
+
+    def _memory(self, option: Option) -> MemoryCosts:
+        """Memory of the degrees case under an option."""
+        model, training, degrees = self.problem.model, self.problem.training, self.degrees
+        recompute, sharding = option.recompute, option.sharding
+
+        def activation(unit: str) -> int:
+            if unit == "embedding":
+                return 0
+            if unit == "head":
+                return memory.head_activation_bytes(
+                    model, degrees, training, recompute, self.stack
+                )
+            return memory.layer_activation_bytes(
+                model, unit, degrees, training, recompute, self.stack  # type: ignore[arg-type]
+            )
+
+        def held(unit: str) -> int:
+            if unit in ("embedding", "head"):
+                return activation(unit)
+            return memory.layer_held_bytes(model, unit, degrees, training)  # type: ignore[arg-type]
+
+        active = self._per_unit(lambda unit: _mib(activation(unit)))
+        kept = self._per_unit(lambda unit: _mib(held(unit)))
+        arguments = (degrees, training, sharding, recompute, self.stack)
+        return MemoryCosts(
+            state=self._per_unit(
+                lambda unit: _mib(
+                    memory.state_bytes(
+                        self._parameters(unit), degrees, training, sharding
+                    ).total
+                )
+            ),
+            activation=active,
+            split_activation=tuple(max(pair) for pair in zip(active, kept, strict=True)),
+            held=kept,
+            working=max(_mib(memory.working_bytes(model, k, *arguments)) for k in self.kinds),  # type: ignore[arg-type]
+            head_working=max(
+                _mib(memory.head_working_bytes(model, k, *arguments))  # type: ignore[arg-type]
+                for k in self.kinds
+            ),
+        )
+
+    def _optimizer(self, gpu_class: int, option: Option) -> Units:
+        """Optimizer step, µs per unit."""
+        gpu = self.problem.classes[gpu_class].gpu
+        return self._per_unit(
+            lambda unit: _us(
+                compute.optimizer_time(
+                    memory.optimizer_parameters(
+                        self._parameters(unit), self.degrees, option.sharding
+                    ),
+                    gpu,
+                )
+            )
+        )
+
+    def _inside(self, gpu_class: int) -> tuple[int, int]:
+        """Delay and occupancy in µs of a pipeline transfer inside a site."""
+        nic = self.problem.classes[gpu_class].nic_bytes_per_s
+        seconds = self.activation_bytes / (self.degrees.cell_gpus * nic)
+        return _us(seconds + collectives.NETWORK_STEP_S), _us(seconds)
+
+    def _cell(self, source: int, target: int) -> int:
+        """µs that the NICs of one cell need for one transfer between two sites."""
+        classes, sites = self.problem.classes, self.problem.sites
+        nic = min(classes[sites[d].gpu_class].nic_bytes_per_s for d in (source, target))
+        return _us(self.activation_bytes / (self.degrees.cell_gpus * nic))
+
+    def crossing_ps(self, link: int, protocol: str) -> int:
+        """Picoseconds of a directed link for one replica's transfer of one microbatch."""
+        rate = self.problem.transports[link][protocol].bytes_per_s
+        return ceil(self.activation_bytes / rate * 1e12)
+
+    def mib_ps(self, link: int, protocol: str) -> int:
+        """Picoseconds of a directed link for one MiB of synchronisation."""
+        return ceil(MIB / self.problem.transports[link][protocol].bytes_per_s * 1e12)
+
+    def latency(self, link: int, protocol: str) -> int:
+        """Latency of a directed link in µs."""
+        return _us(self.problem.transports[link][protocol].latency_s)
+
+    def _sync(self, gpu_class: int, option: Option, sync: Sync, hosts: int) -> SyncCosts:
+        """Synchronisation inside the sites of a stage that ``hosts`` sites run.
+
+        A site has at most ``dp_replicate - hosts + 1`` shard groups, which all-reduce their shards;
+        the flat ring goes through all of them.
+        """
+        degrees, width = self.degrees, self.problem.training.gradient_bytes
+        groups = degrees.dp_replicate
+        local = groups if sync == "flat" else groups - hosts + 1
+        own_reduce = option.sharding == "zero1"
+        own_gather = option.sharding in ("zero1", "zero2")
+
+        def reduce(unit: str, *, latency_only: bool = False) -> float:
+            seconds = 0.0
+            if own_reduce:
+                seconds += self._shard_time(
+                    "reduce_scatter", unit, gpu_class, width, latency_only=latency_only
+                )
+            return seconds + self._replica_time(
+                unit, gpu_class, option, local, 0 if latency_only else width
+            )
+
+        def gather(unit: str, *, latency_only: bool = False) -> float:
+            if not own_gather:
+                return 0.0
+            return self._shard_time(
+                "all_gather", unit, gpu_class, memory.WEIGHT_BYTES, latency_only=latency_only
+            )
+
+        reduce_latency = max(reduce(k, latency_only=True) for k in self.kinds)
+        gather_latency = max(gather(k, latency_only=True) for k in self.kinds)
+        factors = self._exchange_factors(option, sync, hosts)
+        nic = self.problem.classes[gpu_class].nic_bytes_per_s
+        port = degrees.dp / hosts * degrees.cell_gpus * nic
+        sent = [0.0 if hosts == 1 else f * (hosts - 1) / port for f in factors[:2]]
+        return SyncCosts(
+            reduce=self._per_unit(
+                lambda u: _us(max(0.0, reduce(u) - reduce(u, latency_only=True)))
+            ),
+            gather=self._per_unit(
+                lambda u: _us(max(0.0, gather(u) - gather(u, latency_only=True)))
+            ),
+            reduce_latency=_us(reduce_latency),
+            gather_latency=_us(gather_latency),
+            reduce_tail=max(_us(reduce(k)) for k in self.kinds),
+            gather_tail=max(_us(gather(k)) for k in self.kinds),
+            reduce_nic=self._per_unit(
+                lambda u: _us(sent[0] * self._whole_parameters(u) * width)
+            ),
+            gather_nic=self._per_unit(
+                lambda u: _us(sent[1] * self._whole_parameters(u) * memory.WEIGHT_BYTES)
+            ),
+            sequential=sync == "hierarchical",
+        )
+
+    def _replica_time(
+        self, unit: str, gpu_class: int, option: Option, groups: int, width: int
+    ) -> float:
+        """Seconds of the all-reduce of one unit's gradients among the shard groups of a site.
+
+        Without sharding the context-parallel ranks take part too.
+        """
+        held, degrees = self._parameters(unit), self.degrees
+        shard = 1 if option.sharding == "ddp" else memory.dense_shard(degrees)
+        ranks = groups * (degrees.cp if option.sharding == "ddp" else 1)
+        seconds = self._all_reduce(ranks, degrees.tp * shard, held.dense / shard * width, gpu_class)
+        if held.experts:
+            group = degrees.ep * degrees.etp
+            shard = 1 if option.sharding == "ddp" else memory.expert_shard(degrees)
+            ranks = max(1, groups * degrees.dp_shard * degrees.cell_gpus // (group * shard))
+            seconds += self._all_reduce(
+                ranks, group * shard, held.experts / shard * width, gpu_class
+            )
+        return seconds
+
+    def _all_reduce(
+        self, ranks: int, stride: int, size_bytes: float, gpu_class: int
+    ) -> float:
+        """Ring or tree, whichever is faster for the size."""
+        return min(
+            self._group_time("all_reduce", ranks, stride, size_bytes, gpu_class),
+            self._group_time("tree_all_reduce", ranks, stride, size_bytes, gpu_class),
+        )
+
+    def _exchange_factors(
+        self, option: Option, sync: Sync, hosts: int
+    ) -> tuple[float, float, int, int]:
+        """How often one pair of sites carries the gradients and the parameters of a stage.
+
+        Between ``N`` hosting sites a direct exchange moves ``1/N`` of the gradients per pair for the
+        reduce-scatter and as much for the all-gather (cost model 4.2); a flat ring of ``n`` members
+        moves ``(n - 1)/n`` of them over each hop.  Where shard groups span sites, gradients are only
+        reduce-scattered and parameters all-gathered, with zero2 and zero3 once per microbatch.
+
+        Returns
+        -------
+        tuple
+            Share of the gradient bytes, share of the parameter bytes, latencies of each.
+        """
+        if hosts == 1:
+            return 0.0, 0.0, 0, 0
+        degrees, m = self.degrees, self.num_microbatches
+        members = degrees.dp if option.spanning else degrees.dp_replicate
+        share = 1 / hosts if sync == "hierarchical" else (members - 1) / members
+        steps = 1 if sync == "hierarchical" else members - 1
+        if not option.spanning:
+            return 2 * share, 0.0, 2 * steps, 0
+        reduces = m if option.sharding in ("zero2", "zero3") else 1
+        gathers = 2 * m if option.sharding == "zero3" else 1
+        return reduces * share, gathers * share, reduces * steps, gathers * steps
+
+    def _exchange(self, option: Option, sync: Sync, hosts: int) -> ExchangeCosts:
+        """Synchronisation between the sites of a stage that ``hosts`` sites run."""
+        gradients, parameters, reduces, gathers = self._exchange_factors(option, sync, hosts)
+        width = self.problem.training.gradient_bytes
+
+        def amount(share: float, size: int) -> Units:
+            return self._per_unit(lambda u: _mib(share * size * self._whole_parameters(u)))
+
+        gradient, parameter = amount(gradients, width), amount(parameters, memory.WEIGHT_BYTES)
+        layers = range(len(self.kinds))
+        return ExchangeCosts(
+            gradient=gradient,
+            parameter=parameter,
+            gradient_tail=max(gradient[u] for u in layers),
+            parameter_tail=max(parameter[u] for u in layers),
+            gradient_latencies=reduces,
+            parameter_latencies=gathers,
+        )
+
+
+class _UnitTimes(NamedTuple):
+    """Seconds of one unit: computation, and what it exposes of TP, CP and EP communication."""
+
+    times: compute.LayerTimes
+    tp: collectives.Communication
+    cp: collectives.Communication
+    ep: collectives.Communication
+
+
+@lru_cache(maxsize=65536)
+def _unit_times(
+    problem: Problem, shape: tuple[int, int, int, int, int], unit: str, gpu_class: int
+) -> _UnitTimes:
+    """Seconds of one unit under (tp, cp, ep, etp, microbatch size) on a GPU class."""
+    tp, cp, ep, etp, micro_batch_size = shape
+    degrees = Degrees(tp, cp, ep, etp, 1, 1, micro_batch_size, 1, 1)
+    model, training = problem.model, problem.training
+    ref = problem.classes[gpu_class]
+    gpu, nic = ref.gpu, ref.nic_bytes_per_s
+    stack = get_stack(problem.instance.stack)
+    silent = collectives.SILENT
+    if unit in ("embedding", "head"):
+        at_embedding, at_head = collectives.vocabulary_parallel(model, gpu, degrees, training, nic)
+        if unit == "embedding":
+            times = compute.embedding_times(model, gpu, degrees, training)
+            return _UnitTimes(times, at_embedding, silent, silent)
+        times = compute.head_times(model, gpu, degrees, training, stack)
+        return _UnitTimes(times, at_head, silent, silent)
+    times = compute.layer_times(model, unit, gpu, degrees, training, stack)  # type: ignore[arg-type]
+
+    def part(
+        communication: collectives.Communication, share: float, work: tuple[float, float]
+    ) -> collectives.Communication:
+        return collectives.Communication(
+            exposed(communication.forward, work[0], share),
+            exposed(communication.backward, work[1], share),
+        )
+
+    whole = (times.forward, times.input_gradient)
+    core = (times.core_attention, 2 * times.core_attention)
+    return _UnitTimes(
+        times,
+        part(
+            collectives.tensor_parallel(model, unit, gpu, degrees, training, nic),  # type: ignore[arg-type]
+            stack.tp_exposed,
+            whole,
+        ),
+        part(collectives.context_parallel(model, gpu, degrees, training, nic), 0.0, core),
+        part(
+            collectives.expert_parallel(model, unit, gpu, degrees, training, nic),  # type: ignore[arg-type]
+            stack.ep_exposed,
+            whole,
+        ),
+    )
+
+
+def _us(seconds: float) -> int:
+    """Whole µs, rounded up; a hair of floating-point dust does not count."""
+    return ceil(seconds * 1e6 - 1e-6)
+
+
+def _mib(size_bytes: float) -> int:
+    """Whole MiB, rounded up."""
+    return ceil(size_bytes / MIB - 1e-9)
+
+
+def _split_us(seconds: tuple[float, ...]) -> tuple[int, ...]:
+    """Whole µs per cause that sum to the whole, rounded up; the remainder goes to computation."""
+    parts = [floor(s * 1e6) for s in seconds]
+    parts[0] += _us(sum(seconds)) - sum(parts)
+    return tuple(parts)
+
+
+def case_coefficients(problem: Problem, degrees: Degrees) -> CaseCoefficients:
+    """The coefficients of a degrees case, cached with the problem."""
+    cache = problem.coefficient_cache
+    found = cache.get(degrees)
+    if found is None:
+        found = CaseCoefficients(problem, degrees)
+        cache[degrees] = found
+    return found

@@ -1,0 +1,344 @@
+"""Seconds of computation of one microbatch on one GPU, without communication.
+
+Every kernel takes the longer of its arithmetic and its memory traffic, plus a launch gap.  Tensor
+parallelism runs with sequence parallelism: norms, residuals and the router work on ``s·b/(c·t)``
+tokens, projections on all ``s·b/c`` tokens of the context-parallel rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from planner.cost.efficiency import Efficiency, efficiency, half_precision, peak_flops
+from planner.cost.flops import attended_tokens
+from planner.cost.model_size import mtp_kind
+from planner.cost.stack import Stack, get_stack
+from planner.cost.types import Degrees, Gpu, LayerKind, ModelShape, Recompute, Training
+
+BACKWARD_ATTENTION = 2.5
+"""Backward over forward time of fused attention: five products for two (FlashAttention-2,
+arXiv 2307.08691, section 4.1)."""
+
+OPTIMIZER_BYTES_PER_PARAMETER = 20
+"""HBM traffic of one Adam step per parameter (reference cost model 3.4, study of fidelity)."""
+
+_HALF = 2
+_SINGLE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTimes:
+    """Seconds of one layer, or of one end of the model, for one microbatch on one GPU.
+
+    Attributes
+    ----------
+    forward
+        Whole forward.
+    input_gradient, weight_gradient
+        The two parts of the backward.
+    core_attention
+        Part of the forward: scores and weighted values.
+    norms
+        Part of the forward: normalisation.
+    """
+
+    forward: float
+    input_gradient: float
+    weight_gradient: float
+    core_attention: float = 0.0
+    norms: float = 0.0
+
+    @property
+    def backward(self) -> float:
+        """Whole backward without recompute."""
+        return self.input_gradient + self.weight_gradient
+
+    def __add__(self, other: LayerTimes) -> LayerTimes:
+        """Sum of two pieces of work that run one after the other."""
+        return LayerTimes(
+            self.forward + other.forward,
+            self.input_gradient + other.input_gradient,
+            self.weight_gradient + other.weight_gradient,
+            self.core_attention + other.core_attention,
+            self.norms + other.norms,
+        )
+
+    def scaled(self, factor: float) -> LayerTimes:
+        """The same work ``factor`` times."""
+        return LayerTimes(
+            self.forward * factor,
+            self.input_gradient * factor,
+            self.weight_gradient * factor,
+            self.core_attention * factor,
+            self.norms * factor,
+        )
+
+
+def recompute_time(times: LayerTimes, recompute: Recompute) -> float:
+    """Seconds that recompute adds to the backward of one layer.
+
+    ``full`` runs the forward again, ``selective`` the core attention and the norms.
+
+    Source: Korthikanti 2022 (arXiv 2205.05198) sections 5 and 6; the norms are the ``layernorm``
+    entry of Megatron-Core ``--recompute-modules``.
+    """
+    if recompute == "full":
+        return times.forward
+    return times.core_attention + times.norms if recompute == "selective" else 0.0
+
+
+def layer_times(
+    model: ModelShape,
+    kind: LayerKind,
+    gpu: Gpu,
+    degrees: Degrees,
+    training: Training,
+    stack: Stack | None = None,
+) -> LayerTimes:
+    """Seconds of one layer.
+
+    Raises
+    ------
+    ValueError
+        If the GPU states no peak for the job's precision.
+    """
+    kernels = _Kernels(model, gpu, degrees, training, stack or get_stack())
+    attention = kernels.attention()
+    return attention + (kernels.dense_ffn() if kind == "dense" else kernels.moe())
+
+
+def embedding_times(
+    model: ModelShape, gpu: Gpu, degrees: Degrees, training: Training
+) -> LayerTimes:
+    """Seconds of the embedding: a table look-up, and a scatter of gradients.
+
+    Each token reads and writes a half-precision row; its gradient is read and added to a row of
+    the accumulated gradients.
+    """
+    kernels = _Kernels(model, gpu, degrees, training, get_stack())
+    row = kernels.tokens * model.hidden_size
+    gradient = kernels.elementwise(row * (_HALF + 2 * training.gradient_bytes))
+    return LayerTimes(kernels.elementwise(row * 2 * _HALF), 0.0, gradient)
+
+
+def head_times(
+    model: ModelShape,
+    gpu: Gpu,
+    degrees: Degrees,
+    training: Training,
+    stack: Stack | None = None,
+) -> LayerTimes:
+    """Seconds of final norm, output projection and loss, with multi-token prediction.
+
+    The vocabulary is divided by TP.  The loss passes over the logits in half and single precision
+    (14 bytes a logit forward, 6 backward).  A multi-token prediction module adds its layer, its
+    projection of ``2h`` to ``h`` and one more head.
+
+    Source: Megatron-Core vocabulary-parallel cross entropy; DeepSeek-V3 (arXiv 2412.19437) 2.2.
+    """
+    kernels = _Kernels(model, gpu, degrees, training, stack or get_stack())
+    head = kernels.head()
+    if not model.num_mtp_layers:
+        return head
+    layer = layer_times(model, mtp_kind(model), gpu, degrees, training, stack)
+    return head + (layer + kernels.mtp_projection() + head).scaled(model.num_mtp_layers)
+
+
+def optimizer_time(parameters: float, gpu: Gpu) -> float:
+    """Seconds of one Adam step over the parameters whose state this GPU keeps.
+
+    Source: 20 bytes of traffic a parameter (reference cost model 3.4).
+    """
+    share = efficiency(gpu, "bf16").memory
+    return OPTIMIZER_BYTES_PER_PARAMETER * parameters / (gpu.memory_bandwidth_bytes_per_s * share)
+
+
+def gemm_time(
+    m: float, n: float, k: float, peak: float, eta: float, constants: Efficiency, gpu: Gpu
+) -> float:
+    """Seconds of a product of an ``m × k`` with a ``k × n`` matrix, launch included.
+
+    ``2mnk/(peak·η)·(1 + m0/m)(1 + n0/n)(1 + n0/k)``, at least the time to read and write the
+    half-precision operands once.  ``m`` counts tokens.
+
+    Source: reference study of fidelity, "Form that worked"; roofline of Williams 2009.
+    """
+    return _product(m, n, k, peak, eta, constants, gpu) + constants.launch_s
+
+
+def _product(
+    m: float, n: float, k: float, peak: float, eta: float, constants: Efficiency, gpu: Gpu
+) -> float:
+    if m <= 0 or n <= 0 or k <= 0:
+        return 0.0
+    arithmetic = 2 / (peak * eta) * (m + constants.m0) * (n + constants.n0) * (k + constants.n0)
+    moved = _HALF * (m * k + k * n + m * n)
+    return max(arithmetic, moved / (gpu.memory_bandwidth_bytes_per_s * constants.memory))
+
+
+class _Kernels:
+    """Kernels of one GPU under one set of degrees; every method returns seconds."""
+
+    def __init__(
+        self,
+        model: ModelShape,
+        gpu: Gpu,
+        degrees: Degrees,
+        training: Training,
+        stack: Stack,
+    ) -> None:
+        self.model, self.gpu, self.degrees = model, gpu, degrees
+        self.training, self.stack = training, stack
+        self.tokens = degrees.micro_batch_size * training.sequence_length / degrees.cp
+        self.rows = self.tokens / degrees.tp
+        half = half_precision(gpu, training.precision)
+        self.linear = efficiency(gpu, training.precision)
+        self.linear_peak = peak_flops(gpu, training.precision)
+        self.half = efficiency(gpu, half)
+        self.half_peak = peak_flops(gpu, half)
+        self.bandwidth = gpu.memory_bandwidth_bytes_per_s * self.half.memory
+
+    def elementwise(self, moved: float) -> float:
+        """One elementwise kernel that moves so many bytes."""
+        return moved / self.bandwidth + self.half.launch_s
+
+    def linear_times(self, m: float, n: float, k: float, *, half: bool = False) -> LayerTimes:
+        """A linear layer of ``k`` inputs and ``n`` outputs over ``m`` tokens, and its backward."""
+        constants, peak = (self.half, self.half_peak) if half else (self.linear, self.linear_peak)
+        time = gemm_time(m, n, k, peak, constants.gemm, constants, self.gpu)
+        return LayerTimes(time, time, time)
+
+    def chain(self, m: float, *widths: float) -> LayerTimes:
+        """Linear layers one after another."""
+        total = LayerTimes(0.0, 0.0, 0.0)
+        for k, n in pairwise(widths):
+            total += self.linear_times(m, n, k)
+        return total
+
+    def pointwise(self, moved: float) -> LayerTimes:
+        """An elementwise op; its backward reads the gradient as well and moves twice as much."""
+        return LayerTimes(self.elementwise(moved), self.elementwise(2 * moved), 0.0)
+
+    def norm(self) -> LayerTimes:
+        """Residual addition (three passes) and normalisation (two passes)."""
+        row = self.rows * self.model.hidden_size * _HALF
+        norm = self.pointwise(2 * row)
+        times = self.pointwise(3 * row) + norm
+        return LayerTimes(times.forward, times.input_gradient, 0.0, norms=norm.forward)
+
+    def attention(self) -> LayerTimes:
+        """Norm, projections, rotary embedding and core attention."""
+        model, tp = self.model, self.degrees.tp
+        h, heads = model.hidden_size, model.num_heads / tp
+        total = self.norm() + self.core_attention()
+        if model.attention == "mla":
+            nope, rope, value = model.qk_nope_head_dim, model.qk_rope_head_dim, model.v_head_dim
+            rank_q, rank_kv = model.q_lora_rank, model.kv_lora_rank
+            if rank_q is None:
+                total += self.chain(self.tokens, h, heads * (nope + rope))
+            else:
+                total += self.chain(self.rows, h, rank_q)
+                total += self.chain(self.tokens, rank_q, heads * (nope + rope))
+            total += self.chain(self.rows, h, rank_kv + rope)
+            total += self.chain(self.tokens, rank_kv, heads * (nope + value))
+            total += self.chain(self.tokens, heads * value, h)
+            return total + self.pointwise(4 * self.tokens * heads * (nope + rope))
+        kv = max(model.num_kv_heads / tp, 1.0)
+        total += self.chain(self.tokens, h, (heads + 2 * kv) * model.head_dim)
+        total += self.chain(self.tokens, heads * model.head_dim, h)
+        return total + self.pointwise(2 * _HALF * self.tokens * (heads + kv) * model.head_dim)
+
+    def core_attention(self) -> LayerTimes:
+        """Scores and weighted values.
+
+        Fused: at the causal share of the FLOPs over ``η_a``, times ``1 + s0/(s/c)``; backward 2.5
+        times as long.  Otherwise two products over all scores and 11 bytes of traffic a score
+        forward (write, softmax, dropout, read), twice that backward.
+
+        Source: reference study of fidelity; Korthikanti 2022 (arXiv 2205.05198) section 4.1.
+        """
+        model, length = self.model, self.training.sequence_length
+        heads = model.num_heads / self.degrees.tp
+        if model.attention == "mla":
+            widths = model.qk_nope_head_dim + model.qk_rope_head_dim + model.v_head_dim
+        else:
+            widths = 2 * model.head_dim
+        launch = self.half.launch_s
+        if self.stack.flash_attention:
+            attended = attended_tokens(model, length, self.training.causal)
+            flops = 2 * self.tokens * attended * heads * widths
+            saturation = 1 + self.half.s0 / (length / self.degrees.cp)
+            time = flops / (self.half_peak * self.half.attention) * saturation
+            time *= self.stack.attention_factor
+            backward = BACKWARD_ATTENTION * time + 2 * launch
+            return LayerTimes(time + launch, backward, 0.0, core_attention=time + launch)
+        scores = self.tokens * length * heads
+        products = 2 * scores * widths / (self.half_peak * self.half.gemm)
+        time = products + 11 * scores / self.bandwidth + 4 * launch
+        return LayerTimes(time, 2 * time, 0.0, core_attention=time)
+
+    def activation(self, tokens: float, width: float) -> LayerTimes:
+        """Activation function over ``width`` features, gated or not."""
+        passes = 3 if self.model.gated else 2
+        return self.pointwise(passes * _HALF * tokens * width)
+
+    def feed_forward(self, width: float) -> LayerTimes:
+        """A feed-forward block whose ``width`` is divided by TP."""
+        inner, h = width / self.degrees.tp, self.model.hidden_size
+        fan = 2 if self.model.gated else 1
+        total = self.chain(self.tokens, h, fan * inner) + self.chain(self.tokens, inner, h)
+        return total + self.activation(self.tokens, inner)
+
+    def dense_ffn(self) -> LayerTimes:
+        """Norm and dense feed-forward block."""
+        return self.norm() + self.feed_forward(self.model.ffn_hidden_size)
+
+    def moe(self) -> LayerTimes:
+        """Norm, router, permutation, routed and shared experts.
+
+        Of the ``x·(T/t)·K`` token copies that one expert-parallel rank receives each of its experts
+        takes an equal part; the imbalance multiplies the routed work.
+        """
+        model, h = self.model, self.model.hidden_size
+        ep, etp = self.degrees.ep, self.degrees.etp
+        copies = self.rows * model.experts_per_token * self.training.routing_imbalance
+        inner = model.expert_ffn_hidden_size / etp
+        fan = 2 if model.gated else 1
+        experts = model.num_experts / ep
+        total = self.norm() + self.linear_times(self.rows, model.num_experts, h, half=True)
+        total += self.grouped(copies * etp, experts, fan * inner, h)
+        total += self.grouped(copies * etp, experts, h, inner)
+        total += self.activation(copies * etp, inner)
+        total += self.pointwise(2 * _HALF * copies * h) + self.pointwise(2 * _HALF * copies * h)
+        if model.shared_expert_ffn_hidden_size:
+            total += self.feed_forward(model.shared_expert_ffn_hidden_size)
+        return total
+
+    def grouped(self, copies: float, experts: float, n: float, k: float) -> LayerTimes:
+        """A grouped product: ``experts`` products over ``copies / experts`` tokens each."""
+        constants = self.linear
+        m = copies / experts
+        time = constants.launch_s + experts * _product(
+            m, n, k, self.linear_peak, constants.grouped_gemm, constants, self.gpu
+        )
+        return LayerTimes(time, time, time)
+
+    def head(self) -> LayerTimes:
+        """Final norm, output projection and loss."""
+        vocab = self.model.vocab_size / self.degrees.tp
+        times = self.norm() + self.linear_times(
+            self.tokens, vocab, self.model.hidden_size, half=True
+        )
+        logits = self.tokens * vocab
+        loss = LayerTimes(
+            self.elementwise((_HALF + 3 * _SINGLE) * logits),
+            self.elementwise((_SINGLE + _HALF) * logits),
+            0.0,
+        )
+        return times + loss
+
+    def mtp_projection(self) -> LayerTimes:
+        """Projection of the concatenated hidden state and embedding."""
+        h = self.model.hidden_size
+        return self.linear_times(self.tokens, h / self.degrees.tp, 2 * h)

@@ -1,0 +1,1 @@
+"""Pipeline schedules, their event graphs and what they keep in memory."""

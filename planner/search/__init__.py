@@ -1,0 +1,1 @@
+"""Search over degrees cases: boxes, bounds, incumbents, models and the certificate."""

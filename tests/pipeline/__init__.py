@@ -1,0 +1,1 @@
+"""Tests of the pipeline schedules, event graphs and live counts."""

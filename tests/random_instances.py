@@ -1,0 +1,474 @@
+"""Small random instances whose whole plan space can be enumerated.
+
+The sizes are chosen such that communication, memory and computation all matter: the links are slow
+for some seeds and fast for others, the memory limits are drawn from what the plans need, and the
+``search`` of the instance forces what a small job would never choose by itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, NamedTuple
+
+from planner.check import memory_of_layout
+from planner.cost.coefficients import case_coefficients
+from planner.instance.errors import InputError
+from planner.instance.load import load_instance
+from planner.instance.schema import Instance
+from planner.problem import Problem
+from tests.brute_force import count_layouts, enumerate_layouts
+
+FEWEST_PLANS = 3_000
+MOST_PLANS = 60_000
+
+Document = dict[str, Any]
+
+_ALL: dict[str, tuple[Any, ...]] = {
+    "schedule": (
+        "gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zbv", "dualpipe_v", "dora"
+    ),
+    "sharding": ("ddp", "zero1", "zero2", "zero3"),
+    "recompute": ("none", "selective", "full"),
+    "sync": ("flat", "hierarchical"),
+    "overlap": (True, False),
+    "placement_kind": ("single-site", "dp-out", "pp-out", "mixed"),
+    "micro_batch_size": (1, 2, 4, 8),
+    "virtual_stages": (1, 2, 3),
+    "extra_warmup": (0, 1, 2, 3, 4),
+}
+
+_PROTOCOLS = (
+    "rdma_ecmp", "rdma_ecmp_qp16", "rdma_spray", "rdma_ec", "tcp_cubic", "tcp_bbr", "own_udp",
+    "own_window",
+)
+
+_OWN_PROTOCOLS = [
+    {"name": "own_udp", "balance": 0.6, "loss_rule": "erasure", "overhead": 0.9, "code_rate": 0.9},
+    {
+        "name": "own_window",
+        "balance": "ecmp",
+        "queue_pairs": 4,
+        "loss_rule": "selective_repeat",
+        "window_bytes": "1 MiB",
+    },
+]
+
+
+class _Draft(NamedTuple):
+    """An instance before its search is narrowed and its memory limited."""
+
+    document: Document
+    tightness: float | None
+    """Share of the plans that fit into the memory of the first site; below 0 none does."""
+    keep: tuple[str, ...]
+    """Choices that are not narrowed."""
+
+
+def random_instance(seed: int) -> Instance:
+    """The instance of a seed; always the same one.
+
+    Between :data:`FEWEST_PLANS` and :data:`MOST_PLANS` plans are legal.  ``seed % 10`` is the theme.
+    """
+    rng = random.Random(f"instance {seed}")
+    theme = _THEMES[seed % len(_THEMES)]
+    while True:
+        draft = theme(rng)
+        draft.document["name"] = f"random-{seed}"
+        most = rng.choice((12_000, 20_000, 30_000, MOST_PLANS))
+        instance = _resized(draft, most, rng)
+        if instance is not None:
+            return _limited(instance, draft, rng)
+
+
+def _resized(draft: _Draft, most: int, rng: random.Random) -> Instance | None:
+    """The instance, its search narrowed until at most ``most`` plans are left."""
+    steps = 0
+    while True:
+        try:
+            instance = load_instance(draft.document)
+        except InputError:
+            return None
+        number = count_layouts(instance, most)
+        if number < FEWEST_PLANS:
+            return None
+        if number <= most:
+            return instance
+        steps += 1
+        if steps > 40 or not _narrowed(draft, rng):
+            return None
+
+
+def _narrowed(draft: _Draft, rng: random.Random) -> bool:
+    """Take one value away from one choice; False where nothing is left to take."""
+    search, cluster = draft.document["search"], draft.document["cluster"]
+    links = [link for link in cluster["links"] if len(link["protocols"]) > 1]
+    names = [
+        name
+        for name in _ALL
+        if name not in draft.keep and len(search.get(name, _ALL[name])) > 1
+    ]
+    names += ["protocols"] * (2 if len(links) > 1 else 0)
+    if not names:
+        return False
+    name = rng.choice(names)
+    if name == "protocols":
+        rng.choice(links)["protocols"].pop()
+        return True
+    values = list(search.get(name, _ALL[name]))
+    values.remove(rng.choice(values[1:] if name == "extra_warmup" else values))
+    search[name] = values
+    return True
+
+
+def _limited(instance: Instance, draft: _Draft, rng: random.Random) -> Instance:
+    """The instance with memory limits drawn from what a sample of its plans needs."""
+    tightness = draft.tightness
+    if tightness is None:
+        return instance
+    problem = Problem(instance)
+    step = rng.randint(7, 23)
+    needed: list[dict[str, int]] = []
+    for layout in islice(enumerate_layouts(instance), rng.randrange(step), None, step):
+        peaks: dict[str, int] = {}
+        for row in memory_of_layout(problem, case_coefficients(problem, layout.degrees), layout):
+            peaks[row.site] = max(peaks.get(row.site, 0), row.peak_mib)
+        needed.append(peaks)
+    largest = sorted(max(peaks.values()) for peaks in needed)
+    limit = largest[min(int(tightness * len(largest)), len(largest) - 1)]
+    if tightness < 0:
+        limit = int(largest[0] * 0.8)
+    for site in draft.document["cluster"]["sites"]:
+        factor = rng.choice((1.0, 1.0, 1.0, 1.15, 1.5))
+        site["memory_limit_bytes"] = int(limit * factor) << 20
+    return load_instance(draft.document)
+
+
+def _gpu(rng: random.Random, name: str, tera: float, node: int, nic: float) -> Document:
+    return {
+        "name": name,
+        "peak_flops": {"bf16": tera * 1e12},
+        "memory_bytes": "512 GiB",
+        "memory_bandwidth_bytes_per_s": rng.choice((0.5e12, 1.5e12, 3e12)),
+        "scale_up_bytes_per_s": rng.choice((50e9, 300e9, 450e9)),
+        "scale_up_domain": node,
+        "gpus_per_node": node,
+        "nic_gbps": nic,
+    }
+
+
+def _model(rng: random.Random, layers: int, *, moe: bool | None = None) -> Document:
+    """A model of a few wide layers."""
+    if moe is None:
+        moe = rng.random() < 0.4
+    hidden = rng.choice((512, 1024, 2048))
+    heads = rng.choice((4, 8))
+    model: Document = {
+        "name": "micro",
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": rng.choice((heads, heads // 2, 2, 1)),
+        "ffn_hidden_size": hidden * rng.choice((2, 4)),
+        "vocab_size": rng.choice((1000, 32000, 64000)),
+        "gated": rng.random() < 0.7,
+        "tied_embeddings": rng.random() < 0.3,
+    }
+    if moe:
+        model |= {
+            "num_experts": rng.choice((4, 8)),
+            "experts_per_token": rng.choice((1, 2)),
+            "expert_ffn_hidden_size": hidden * rng.choice((1, 2)),
+            "shared_expert_ffn_hidden_size": rng.choice((0, hidden)),
+        }
+        shape = rng.random()
+        if shape < 0.3:
+            model["first_k_dense"] = rng.randint(1, max(1, layers // 2))
+        elif shape < 0.6 and layers >= 2:
+            model["moe_layer_interval"] = 2
+    return model
+
+
+def _link(rng: random.Random, source: str, target: str, speed: str) -> Document:
+    gbps, delay = {
+        "slow": (rng.choice((1, 2, 5)), rng.choice((5e-3, 10e-3, 20e-3))),
+        "medium": (rng.choice((10, 40, 100)), rng.choice((0.5e-3, 1e-3, 3e-3))),
+        "fast": (rng.choice((200, 400, 800)), rng.choice((10e-6, 50e-6, 200e-6))),
+        "far": (rng.choice((400, 800, 1600)), rng.choice((1e-3, 3e-3, 8e-3))),
+        "thin": (rng.choice((5, 10, 25)), 20e-6),
+    }[speed]
+    link: Document = {"from": source, "to": target, "bandwidth_gbps": gbps, "delay_s": delay}
+    if rng.random() < 0.25:
+        link["reverse_bandwidth_gbps"] = gbps * rng.choice((0.25, 0.5, 2))
+    if rng.random() < 0.4:
+        link["loss"] = rng.choice((1e-6, 1e-5, 1e-4, 1e-3, 2e-2))
+    if rng.random() < 0.4:
+        link["paths"] = rng.choice((2, 4, 16))
+    link["protocols"] = rng.sample(_PROTOCOLS, rng.choice((1, 2, 2, 3)))
+    if rng.random() < 0.25:
+        link["protocol_per_class"] = True
+    return link
+
+
+def _cluster(
+    rng: random.Random, gpus: list[int], node: int, speed: str, *, tera: float = 100.0
+) -> Document:
+    """Sites with so many GPUs each, in nodes of ``node``, joined directly or through a hub."""
+    nic = rng.choice((25.0, 100.0, 400.0))
+    kinds = [_gpu(rng, "micro", tera, node, nic)]
+    if rng.random() < 0.5:
+        kinds.append(_gpu(rng, "mini", tera * rng.choice((0.3, 0.6, 2.0)), node, nic))
+    names = [f"site{d}" for d in range(len(gpus))]
+    sites = [
+        {"name": name, "gpu": rng.choice(kinds), "num_gpus": count}
+        for name, count in zip(names, gpus, strict=True)
+    ]
+    if rng.random() < 0.2:
+        rng.choice(sites)["fabric_oversubscription"] = 2
+    cluster: Document = {"sites": sites, "protocols": _OWN_PROTOCOLS}
+    hub = len(gpus) > 1 and rng.random() < 0.2
+    if hub:
+        cluster["hubs"] = [{"name": "hub"}]
+        cluster["links"] = [_link(rng, name, "hub", speed) for name in names]
+        for link in cluster["links"]:
+            link["protocols"] = link["protocols"][:2]
+        return cluster
+    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    if len(pairs) == 3 and rng.random() < 0.5:
+        pairs.remove(rng.choice(pairs))
+    cluster["links"] = [_link(rng, a, b, speed) for a, b in pairs]
+    return cluster
+
+
+def _draft(
+    rng: random.Random,
+    *,
+    model: Document,
+    cluster: Document,
+    batch: int,
+    sequence: int,
+    search: Document,
+    tightness: float | None,
+    keep: tuple[str, ...] = (),
+) -> _Draft:
+    training = {
+        "global_batch_size": batch,
+        "sequence_length": sequence,
+        "gradient_bytes": rng.choice((2, 4)),
+        "routing_imbalance": rng.choice((1, 1.5)) if "num_experts" in model else 1,
+    }
+    document = {"model": model, "training": training, "cluster": cluster, "search": search}
+    return _Draft(document, tightness, keep)
+
+
+def _tight(rng: random.Random) -> float | None:
+    return rng.choice((None, None, 0.3, 0.05, 0.01, 0.0))
+
+
+def _free(rng: random.Random) -> _Draft:
+    """Two small sites and hardly any restriction."""
+    nodes = rng.choice((1, 2))
+    gpus = [nodes * rng.choice((1, 2)), nodes * rng.choice((1, 2, 3))]
+    return _draft(
+        rng,
+        model=_model(rng, rng.randint(2, 3)),
+        cluster=_cluster(rng, gpus, nodes, rng.choice(("slow", "medium", "fast"))),
+        batch=rng.choice((4, 6, 8)),
+        sequence=rng.choice((128, 512, 2048)),
+        search={"virtual_stages": [1, 2]},
+        tightness=_tight(rng),
+    )
+
+
+def _latency(rng: random.Random) -> _Draft:
+    """A pipeline over two sites far apart: extra warm-up hides the delay."""
+    layers = rng.choice((2, 4))
+    search: Document = {
+        "pp": [2],
+        "tp": [1],
+        "micro_batch_size": [1],
+        "placement_kind": ["pp-out"],
+        "schedule": rng.choice((["1f1b"], ["zb_h1"], ["1f1b", "zb_h1"], ["gpipe", "1f1b"])),
+    }
+    return _draft(
+        rng,
+        model=_model(rng, layers),
+        cluster=_cluster(rng, [2, 2], 1, "far", tera=rng.choice((20, 60))),
+        batch=rng.choice((8, 12, 16)),
+        sequence=rng.choice((512, 1024)),
+        search=search,
+        tightness=rng.choice((None, 0.3, 0.5)),
+        keep=("extra_warmup", "schedule", "placement_kind"),
+    )
+
+
+def _bubble(rng: random.Random) -> _Draft:
+    """A forced pipeline at one site: the schedule decides."""
+    layers = rng.choice((4, 6))
+    pp = rng.choice((2, 2, 4))
+    search: Document = {
+        "pp": [pp],
+        "dp": [1] if rng.random() < 0.7 else [2],
+        "micro_batch_size": [1, 2],
+    }
+    if rng.random() < 0.5:
+        search["tp"] = [1]
+    if rng.random() < 0.3:
+        search["schedule"] = rng.sample(_ALL["schedule"], 4)
+    if rng.random() < 0.3:
+        search["schedule"] = rng.sample(("gpipe", "1f1b", "interleaved"), 2)
+    if rng.random() < 0.2:
+        search["schedule"] = rng.choice((["zbv", "dualpipe_v"], ["dualpipe_v", "1f1b"]))
+    return _draft(
+        rng,
+        model=_model(rng, layers),
+        cluster=_cluster(rng, [8, 4], 2, rng.choice(("slow", "thin", "fast"))),
+        batch=rng.choice((4, 8, 12)),
+        sequence=rng.choice((512, 1024, 2048)),
+        search=search,
+        tightness=_tight(rng),
+        keep=("schedule",),
+    )
+
+
+def _state(rng: random.Random) -> _Draft:
+    """Large weights and little memory: sharding and expert parallelism decide."""
+    layers = rng.randint(2, 4)
+    model = _model(rng, layers, moe=rng.random() < 0.6)
+    model |= {"hidden_size": 2048, "num_heads": 8, "num_kv_heads": 8, "ffn_hidden_size": 8192}
+    if "num_experts" in model:
+        model |= {"num_experts": 8, "expert_ffn_hidden_size": 4096}
+        model["shared_expert_ffn_hidden_size"] = rng.choice((0, 2048))
+    search: Document = {"micro_batch_size": [1]}
+    if rng.random() < 0.5:
+        search["pp"] = [1] if rng.random() < 0.5 else [1, 2]
+    return _draft(
+        rng,
+        model=model,
+        cluster=_cluster(rng, [4, rng.choice((2, 4))], rng.choice((2, 4)), "medium"),
+        batch=rng.choice((4, 8)),
+        sequence=rng.choice((128, 256)),
+        search=search,
+        tightness=rng.choice((0.0, 0.01, 0.03, 0.1, 0.3)),
+        keep=("sharding",),
+    )
+
+
+def _activations(rng: random.Random) -> _Draft:
+    """Long sequences and little memory: recompute, context parallelism and splits decide."""
+    layers = rng.choice((2, 3, 4, 5))
+    sequence = rng.choice((8192, 16384))
+    search: Document = {"dp": [1] if rng.random() < 0.5 else [1, 2]}
+    if rng.random() < 0.4:
+        search["pp"] = [2]
+    if rng.random() < 0.3:
+        search["cp"] = [2]
+    return _draft(
+        rng,
+        model=_model(rng, layers),
+        cluster=_cluster(rng, [4, rng.choice((2, 4))], rng.choice((1, 2, 4)), "fast"),
+        batch=rng.choice((4, 8)),
+        sequence=sequence,
+        search=search,
+        tightness=rng.choice((0.0, 0.01, 0.03, 0.1, 0.3, None)),
+        keep=("recompute",),
+    )
+
+
+def _replicas(rng: random.Random) -> _Draft:
+    """So many forced replicas that no site holds them: data parallelism between sites."""
+    dp = rng.choice((3, 4, 6))
+    search: Document = {
+        "dp": [dp],
+        "placement_kind": ["dp-out"] if rng.random() < 0.5 else ["dp-out", "mixed"],
+        "dp_replicate": [r for r in (2, 3, 4, 6) if dp % r == 0],
+        "tp": [1],
+    }
+    gpus = [dp - 1, dp - 2] if rng.random() < 0.5 else [dp - 2, dp - 2, rng.randint(1, 3)]
+    return _draft(
+        rng,
+        model=_model(rng, rng.randint(2, 4)),
+        cluster=_cluster(rng, gpus, 1, rng.choice(("slow", "medium", "fast", "far"))),
+        batch=dp * rng.choice((1, 2, 4)),
+        sequence=rng.choice((128, 512, 1024)),
+        search=search,
+        tightness=_tight(rng),
+        keep=("sync", "placement_kind"),
+    )
+
+
+def _mixture(rng: random.Random) -> _Draft:
+    """Pipelines and replicas over three unequal sites."""
+    search: Document = {
+        "pp": [2],
+        "dp": [2] if rng.random() < 0.6 else [3],
+        "tp": [1],
+        "placement_kind": rng.choice((["mixed"], ["mixed", "pp-out"], ["mixed", "dp-out"])),
+    }
+    gpus = rng.choice(([2, 2, 1], [3, 2], [1, 2, 2], [3, 3], [2, 1, 3]))
+    return _draft(
+        rng,
+        model=_model(rng, rng.choice((2, 3, 4))),
+        cluster=_cluster(rng, gpus, 1, rng.choice(("medium", "fast", "far", "thin"))),
+        batch=search["dp"][0] * rng.choice((1, 2, 3, 4)),
+        sequence=rng.choice((128, 512)),
+        search=search,
+        tightness=_tight(rng),
+        keep=("placement_kind",),
+    )
+
+
+def _spanning(rng: random.Random) -> _Draft:
+    """Shard groups may reach over sites."""
+    dp = rng.choice((2, 4))
+    search: Document = {
+        "dp": [dp],
+        "dp_shard": [dp],
+        "shard_across_sites": True,
+        "tp": [1],
+        "pp": rng.choice(([1], [2], [1, 2])),
+    }
+    return _draft(
+        rng,
+        model=_model(rng, rng.choice((2, 3, 4))),
+        cluster=_cluster(rng, [dp, dp - 1, 1][: rng.choice((2, 3))], 1, rng.choice(("fast", "far"))),
+        batch=dp * rng.choice((1, 2, 4)),
+        sequence=rng.choice((128, 512)),
+        search=search,
+        tightness=rng.choice((0.0, 0.03, 0.2, None)),
+        keep=("sharding",),
+    )
+
+
+def _width(rng: random.Random) -> _Draft:
+    """A batch too small for many replicas: tensor, context and expert parallelism."""
+    node = rng.choice((2, 4))
+    search: Document = {"virtual_stages": [1]}
+    model = _model(rng, rng.choice((2, 3)), moe=rng.random() < 0.6)
+    model |= {"hidden_size": 2048, "num_heads": 8, "num_kv_heads": 4, "ffn_hidden_size": 8192}
+    cluster = _cluster(rng, [node, 2 * node], node, rng.choice(("slow", "medium")), tera=20)
+    for site in cluster["sites"]:
+        site["gpu"] |= {"scale_up_bytes_per_s": 450e9}
+    return _draft(
+        rng,
+        model=model,
+        cluster=cluster,
+        batch=rng.choice((2, 4)),
+        sequence=rng.choice((1024, 8192)),
+        search=search,
+        tightness=_tight(rng),
+        keep=(),
+    )
+
+
+def _hopeless(rng: random.Random) -> _Draft:
+    """Any of the others, with so little memory that few plans or none fit."""
+    draft = rng.choice((_free, _bubble, _state, _activations))(rng)
+    return draft._replace(tightness=rng.choice((-1.0, -1.0, 0.0, 0.001)))
+
+
+_THEMES: tuple[Callable[[random.Random], _Draft], ...] = (
+    _free, _latency, _bubble, _state, _activations, _replicas, _mixture, _spanning, _width,
+    _hopeless,
+)
