@@ -1,4 +1,4 @@
-"""The specification: is a plan legal and feasible, and how long is its iteration?
+"""The specification: whether a plan is legal and feasible, and how long its iteration is.
 
 Everything is recomputed in exact integers from the instance and the plan.  No solver, no
 formulation and no search is involved; every plan from anywhere passes through here.  The rules are
@@ -26,6 +26,7 @@ from planner.layout import Layout, sync_pairs
 from planner.legality import Violation, layout_violations
 from planner.pipeline.event_graph import Duration, EventGraph, event_graph
 from planner.pipeline.memory import live_counts
+from planner.pipeline.ops import OpKind
 from planner.pipeline.schedules import SCHEDULES, Template, chunk_devices, device_orders
 from planner.plan import Plan
 from planner.problem import Problem
@@ -209,7 +210,7 @@ def stage_units(
 
 
 @lru_cache(maxsize=4096)
-def last_ops(template: Template) -> tuple[tuple[str, int], ...]:
+def last_ops(template: Template) -> tuple[tuple[OpKind, int], ...]:
     """Kind and chunk of the last op of every device."""
     return tuple((order[-1].kind, order[-1].chunk) for order in device_orders(template))
 
@@ -326,10 +327,10 @@ def _sync_durations(
         if option.overlap:
             kind, chunk = last[s]
             op_costs = [co.ops(g, option) for g in classes[s]]
-            layer = max(_largest_layer(co, _op_units(c, kind)) for c in op_costs)
+            layer = max(_smallest_layer(co, _op_units(c, kind)) for c in op_costs)
             hidden = ops[Duration(kind, chunk)] - layer
             reduce = max(_combined_tail(sync, exchange[s], gradient=True), reduce - hidden)
-            layer = max(_largest_layer(co, c.forward) for c in op_costs)
+            layer = max(_smallest_layer(co, c.forward) for c in op_costs)
             hidden = ops[Duration("F", first[s])] - layer
             gather = max(_combined_tail(sync, exchange[s], gradient=False), gather - hidden)
         values[Duration("start", s)] = gather
@@ -341,9 +342,9 @@ def _op_units(costs: OpCosts, kind: str) -> Units:
     return costs.weight_gradient if kind == "W" else costs.backward
 
 
-def _largest_layer(co: CaseCoefficients, per_unit: Units) -> int:
-    """The duration of the longest layer kind of the model."""
-    return max(per_unit[u] for u in set(co.layer_units))
+def _smallest_layer(co: CaseCoefficients, per_unit: Units) -> int:
+    """The duration of the shortest layer kind of the model."""
+    return min(per_unit[u] for u in set(co.layer_units))
 
 
 class _Exchange(NamedTuple):
@@ -423,8 +424,7 @@ def _exchange_times(
                 ),
                 parameter_tail=max(
                     times.parameter_tail,
-                    param_latency
-                    + max(_ceil_us(costs.parameter_tail * r) for r in rates.values()),
+                    param_latency + max(_ceil_us(costs.parameter_tail * r) for r in rates.values()),
                 ),
                 gradient_latency=max(times.gradient_latency, grad_latency),
                 parameter_latency=max(times.parameter_latency, param_latency),
@@ -482,8 +482,8 @@ def _breakdown(
     devices = chunk_devices(layout.schedule, layout.degrees.pp, layout.degrees.virtual_stages)
     busy = [0] * layout.degrees.pp
     for key, value in durations.items():
-        if key.kind in ("F", "B", "W"):
-            busy[devices[int(key.index)]] += m * value
+        if key.kind in ("F", "B", "W") and isinstance(key.index, int):
+            busy[devices[key.index]] += m * value
     without = {k: 0 if k.kind in ("delay", "occupancy") else v for k, v in durations.items()}
     time_without = co.fixed_us + graph.evaluate(without)
     start = [durations[Duration("start", s)] for s in range(layout.degrees.pp)]
@@ -516,7 +516,7 @@ def _stage_parts(
     counts: Sequence[Units],
     stage: int,
 ) -> list[int]:
-    """µs per cause of all ops of a stage, on the GPU class that is slowest for each chunk and op."""
+    """µs per cause of all ops of a stage, on the slowest GPU class for each chunk and op."""
     split = SCHEDULES[layout.schedule].split_backward
     devices = chunk_devices(layout.schedule, layout.degrees.pp, layout.degrees.virtual_stages)
     classes = _host_classes(problem, layout)[stage]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple
 
 from planner import space
@@ -33,6 +34,31 @@ class CaseChoices:
 
     problem: Problem
     co: CaseCoefficients
+    kept: frozenset[tuple[ScheduleChoice, Option]] | None = None
+    """Pairs of schedule and option that are still of interest; None = all."""
+
+    def only(self, pairs: Iterable[tuple[ScheduleChoice, Option]]) -> CaseChoices:
+        """The same case with these pairs of schedule and option alone."""
+        return replace(self, kept=frozenset(pairs))
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[ScheduleChoice, Option], ...]:
+        """Pairs of schedule and option, in canonical order."""
+        return tuple(
+            pair
+            for pair in product(self._all_schedules, self._all_options)
+            if self.kept is None or pair in self.kept
+        )
+
+    @cached_property
+    def schedules(self) -> tuple[ScheduleChoice, ...]:
+        """Schedules that run with the case's chunks and microbatches."""
+        return tuple(dict.fromkeys(choice for choice, _ in self.pairs))
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """State sharding, overlap, recompute."""
+        return tuple(dict.fromkeys(option for _, option in self.pairs))
 
     @cached_property
     def _restrictions(self) -> dict[str, Sequence[Any]]:
@@ -43,8 +69,7 @@ class CaseChoices:
         return allowed is None or value in allowed
 
     @cached_property
-    def schedules(self) -> tuple[ScheduleChoice, ...]:
-        """Schedules that run with the case's chunks and microbatches."""
+    def _all_schedules(self) -> tuple[ScheduleChoice, ...]:
         degrees, m = self.co.degrees, self.co.num_microbatches
         result = []
         for name in space.schedules_for(degrees.virtual_stages):
@@ -61,16 +86,22 @@ class CaseChoices:
         return tuple(result)
 
     @cached_property
-    def options(self) -> tuple[Option, ...]:
-        """State sharding, overlap, recompute."""
-        return tuple(
+    def _all_options(self) -> tuple[Option, ...]:
+        """State sharding, overlap, recompute.
+
+        Overlapped synchronisation is never slower and needs no more memory, so where it is allowed
+        nothing else is looked at.
+        """
+        allowed = [
             option
             for option in self.co.options()
             if all(
                 self._allowed(name, getattr(option, name))
                 for name in ("sharding", "overlap", "recompute")
             )
-        )
+        ]
+        overlapped = [option for option in allowed if option.overlap]
+        return tuple(overlapped or allowed)
 
     @cached_property
     def syncs(self) -> tuple[Sync, ...]:
@@ -83,10 +114,20 @@ class CaseChoices:
         return tuple(kind for kind in PLACEMENT_KINDS if self._allowed("placement_kind", kind))
 
     @cached_property
-    def warmup_steps(self) -> tuple[int, ...]:
-        """Extra warm-up microbatches that may stand in front of a boundary that crosses sites."""
-        allowed = self._restrictions.get("extra_warmup", range(space.MAX_EXTRA_WARMUP + 1))
+    def _warmup_values(self) -> tuple[int, ...]:
+        allowed = self._restrictions.get("extra_warmup", space.EXTRA_WARMUP)
         return tuple(sorted({0, *allowed}))
+
+    def warmup_steps(self, boundary: int) -> tuple[int, ...]:
+        """Extra warm-up microbatches that may stand in front of a boundary that crosses sites.
+
+        Steps with which the stage before the boundary has all microbatches in flight give the same
+        op orders as the largest smaller step, so the first of them stands for all.
+        """
+        most = max(0, self.co.num_microbatches - self.co.degrees.pp + boundary)
+        values = self._warmup_values
+        enough = [step for step in values if step >= most]
+        return tuple(step for step in values if step < most) + tuple(enough[:1])
 
     @cached_property
     def fixed_layers(self) -> tuple[int, ...] | None:
@@ -100,6 +141,4 @@ class CaseChoices:
         degrees = self.co.degrees
         chunks = degrees.pp * degrees.virtual_stages
         wrong = self.fixed_layers is not None and len(self.fixed_layers) != chunks
-        return wrong or not (
-            self.schedules and self.options and self.syncs and self.placement_kinds
-        )
+        return wrong or not (self.pairs and self.syncs and self.placement_kinds)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from planner.pipeline.schedules import SCHEDULES, Template
-from planner.plan import Degrees, Flow, Hosting, Plan, PlacementKind, ProtocolChoice, Sync
 from planner.cost.coefficients import Option
+from planner.pipeline.schedules import SCHEDULES, Template
+from planner.plan import Degrees, Flow, Hosting, PlacementKind, Plan, ProtocolChoice, Sync
 from planner.problem import Problem
 
 Flows = tuple[tuple[tuple[int, int, int], ...], ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from planner import space
@@ -50,7 +51,8 @@ def layout_violations(problem: Problem, plan: Plan) -> tuple[list[Violation], La
         protocols={},
     )
     violations += _group_rules(problem, layout)
-    violations += _warmup_rules(layout)
+    warmup = list(_warmup_rules(layout))
+    violations += warmup
     if plan.placement_kind != layout.placement_kind:
         violations.append(
             Violation(
@@ -60,7 +62,7 @@ def layout_violations(problem: Problem, plan: Plan) -> tuple[list[Violation], La
             )
         )
     reach = list(_reach_rules(problem, layout))
-    if reach:
+    if reach or warmup:
         return violations + reach, None
     protocols, protocol_rules = _protocols(problem, plan, layout)
     violations += protocol_rules
@@ -208,9 +210,7 @@ def _shape_rules(problem: Problem, plan: Plan) -> Iterator[Violation]:
                 yield Violation("flows.move", f"flows[{index}] stays at site '{flow.source}'")
 
 
-def _replicas(
-    problem: Problem, plan: Plan
-) -> tuple[tuple[tuple[int, ...], ...], list[Violation]]:
+def _replicas(problem: Problem, plan: Plan) -> tuple[tuple[tuple[int, ...], ...], list[Violation]]:
     grid = [[0] * len(problem.sites) for _ in range(plan.pp)]
     for hosting in plan.placement:
         for s in range(hosting.first_stage, hosting.last_stage + 1):
@@ -281,14 +281,14 @@ def _warmup_rules(layout: Layout) -> Iterator[Violation]:
     extra = layout.extra_warmup
     if extra[-1] != 0:
         yield Violation("extra_warmup", "the last stage takes no extra warm-up")
-    for b, (before, after) in enumerate(zip(extra, extra[1:], strict=False)):
+    for b, (before, after) in enumerate(pairwise(extra)):
         step = before - after
         crosses = any(d != e for d, e, _ in layout.flows[b])
-        if step < 0 or step > space.MAX_EXTRA_WARMUP or (step and not crosses):
+        if step < 0 or step > max(space.EXTRA_WARMUP) or (step and not crosses):
             yield Violation(
                 "extra_warmup",
                 f"extra_warmup falls from {before} to {after} at boundary {b}: it may fall by 0 to "
-                f"{space.MAX_EXTRA_WARMUP}, and only where replicas change site",
+                f"{max(space.EXTRA_WARMUP)}, and only where replicas change site",
             )
 
 
@@ -317,8 +317,7 @@ def _protocols(
             violations.append(
                 Violation(
                     "protocols.link",
-                    f"{where}: no link '{choice.link}' from '{choice.source}' to "
-                    f"'{choice.target}'",
+                    f"{where}: no link '{choice.link}' from '{choice.source}' to '{choice.target}'",
                 )
             )
             continue

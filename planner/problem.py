@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from planner.cost.transport import TransportRate, effective_rate
 from planner.instance.schema import GpuSpec, Instance, ModelSpec, Search, Training
 from planner.instance.topology import DirectedLink, directed_links, routes
 from planner.plan import Degrees
-
-if TYPE_CHECKING:
-    from planner.cost.coefficients import CaseCoefficients
 
 MIB = 1 << 20
 
@@ -126,8 +123,8 @@ class Problem:
         )
 
     @cached_property
-    def coefficient_cache(self) -> dict[Degrees, CaseCoefficients]:
-        """Coefficients of the degrees cases priced so far."""
+    def coefficient_cache(self) -> dict[tuple[object, ...], Any]:
+        """Coefficients computed so far, by what they depend on."""
         return {}
 
     @cached_property

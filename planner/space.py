@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from functools import lru_cache
 from math import gcd, lcm
 
+from planner.instance.checks import pipeline_degrees
 from planner.instance.schema import ModelSpec
+from planner.instance.search_space import (
+    EXTRA_WARMUP,
+    MICRO_BATCH_SIZES,
+    TOKENS_PER_CONTEXT_RANK,
+    VIRTUAL_STAGES,
+)
 from planner.pipeline.schedules import SCHEDULES
 from planner.plan import Degrees, Sharding
 from planner.problem import Problem
-
-MICRO_BATCH_SIZES = (1, 2, 4, 8)
-BASE_PIPELINE_DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-MAX_PIPELINE_DEGREE = 64
-VIRTUAL_STAGES = (1, 2, 3, 4, 5, 6, 7, 8)
-MIN_TOKENS_PER_CP_RANK = 4096
-MAX_EXTRA_WARMUP = 8
 
 
 @lru_cache(maxsize=4096)
@@ -41,7 +41,7 @@ def tp_range(problem: Problem) -> tuple[int, ...]:
 
 def cp_range(problem: Problem) -> tuple[int, ...]:
     """Context-parallel degrees: powers of two that leave 4,096 tokens a rank."""
-    return powers_of_two(max(1, problem.training.sequence_length // MIN_TOKENS_PER_CP_RANK))
+    return powers_of_two(max(1, problem.training.sequence_length // TOKENS_PER_CONTEXT_RANK))
 
 
 def ep_range(problem: Problem) -> tuple[int, ...]:
@@ -51,13 +51,8 @@ def ep_range(problem: Problem) -> tuple[int, ...]:
 
 
 def pp_range(problem: Problem) -> tuple[int, ...]:
-    """Pipeline degrees: the usual ones and every divisor of the layer count, at most one stage a
-    layer."""
-    layers = problem.model.num_layers
-    degrees = set(BASE_PIPELINE_DEGREES) | {
-        d for d in divisors(layers) if d <= MAX_PIPELINE_DEGREE
-    }
-    return tuple(sorted(d for d in degrees if d <= layers))
+    """Pipeline degrees: the usual ones and every divisor of the layers, at most one a layer."""
+    return tuple(sorted(pipeline_degrees(problem.model.num_layers)))
 
 
 def dp_range(problem: Problem, micro_batch_size: int) -> tuple[int, ...]:
@@ -120,3 +115,24 @@ def virtual_stages_range(schedule: str) -> tuple[int, ...]:
 def schedules_for(virtual_stages: int) -> Iterator[str]:
     """Schedules that run with ``virtual_stages`` chunks, in canonical order."""
     return (name for name in SCHEDULES if SCHEDULES[name].allows_chunks(virtual_stages))
+
+
+__all__ = [
+    "EXTRA_WARMUP",
+    "MICRO_BATCH_SIZES",
+    "VIRTUAL_STAGES",
+    "cp_legal",
+    "cp_range",
+    "divisors",
+    "dp_range",
+    "ep_range",
+    "expert_groups_legal",
+    "granularity",
+    "powers_of_two",
+    "pp_range",
+    "schedules_for",
+    "sharding_legal",
+    "tp_legal",
+    "tp_range",
+    "virtual_stages_range",
+]

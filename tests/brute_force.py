@@ -19,13 +19,13 @@ from planner.check import check_plan, memory_of_layout, time_of_layout
 from planner.cost.coefficients import Option, case_coefficients
 from planner.instance.schema import Instance
 from planner.layout import Flows, Layout, to_plan
-from planner.pipeline.schedules import Op, Template, device_orders
+from planner.pipeline.schedules import Op, device_orders
 from planner.plan import (
     Degrees,
     Flow,
     Hosting,
-    Plan,
     PlacementKind,
+    Plan,
     ProtocolChoice,
     Recompute,
     Sharding,
@@ -107,7 +107,7 @@ def best_plan(
     problem, pricer = Problem(instance), Pricer(instance)
     rng = random.Random(seed)
     drawn: list[tuple[Layout, bool]] = []
-    best: tuple[tuple[object, ...], Layout] | None = None
+    best: tuple[tuple[int, int, int, Degrees], Layout] | None = None
     plans = feasible = 0
     for layout in enumerate_layouts(instance):
         plans += 1
@@ -120,7 +120,7 @@ def best_plan(
             continue
         feasible += 1
         time_us = pricer.time_us(layout)
-        if best is not None and time_us > best[0][0]:  # type: ignore[operator]
+        if best is not None and time_us > best[0][0]:
             continue
         key = (time_us, layout.crossings, layout.degrees.gpus, layout.degrees)
         if best is None or key < best[0]:
@@ -286,9 +286,7 @@ def _degrees(problem: Problem) -> Iterator[Degrees]:
             continue
         if batch % (dp * micro) or (dp * tp * cp) % (ep * etp):
             continue
-        if batch // (dp * micro) not in _allowed(
-            search.num_microbatches, [batch // (dp * micro)]
-        ):
+        if batch // (dp * micro) not in _allowed(search.num_microbatches, [batch // (dp * micro)]):
             continue
         for shard in _allowed(search.dp_shard, range(1, dp + 1)):
             if dp % shard or not _allowed(search.dp_replicate, [dp // shard]):
@@ -332,15 +330,11 @@ def _expert_degrees(problem: Problem) -> list[int]:
 
 def _pipeline_degrees(layers: int) -> list[int]:
     return [
-        pp
-        for pp in range(1, min(layers, 64) + 1)
-        if pp in _PIPELINE_DEGREES or layers % pp == 0
+        pp for pp in range(1, min(layers, 64) + 1) if pp in _PIPELINE_DEGREES or layers % pp == 0
     ]
 
 
-def _options(
-    problem: Problem, degrees: Degrees
-) -> list[tuple[Sharding, bool, Recompute]]:
+def _options(problem: Problem, degrees: Degrees) -> list[tuple[Sharding, bool, Recompute]]:
     search = problem.search
     legal = [
         sharding
@@ -399,14 +393,9 @@ def _cells(problem: Problem, degrees: Degrees) -> Row:
     size, result = degrees.tp * degrees.cp, []
     for site in problem.instance.cluster.sites:
         node, nodes = site.gpus_per_node, site.num_gpus // site.gpus_per_node
-        if degrees.tp > site.gpu.scale_up_domain:
-            result.append(0)
-        elif node % size == 0:
-            result.append(nodes * node // size)
-        elif size % node == 0:
-            result.append(nodes * node // size)
-        else:
-            result.append(0)
+        whole = node % size == 0 or size % node == 0
+        reaches = degrees.tp <= site.gpu.scale_up_domain
+        result.append(nodes * node // size if whole and reaches else 0)
     return tuple(result)
 
 
@@ -515,9 +504,7 @@ def _traffic(problem: Problem, place: _Place) -> tuple[set[int], set[int]]:
     )
 
 
-def _link_choices(
-    problem: Problem, place: _Place
-) -> list[tuple[int, list[tuple[str, str]]]]:
+def _link_choices(problem: Problem, place: _Place) -> list[tuple[int, list[tuple[str, str]]]]:
     """For every directed link in use the pairs (pipeline, data-parallel) of protocols."""
     pipeline, data = _traffic(problem, place)
     result = []
@@ -533,18 +520,14 @@ def _link_choices(
     return result
 
 
-def _protocol_choices(
-    problem: Problem, place: _Place
-) -> Iterator[Mapping[int, tuple[str, str]]]:
+def _protocol_choices(problem: Problem, place: _Place) -> Iterator[Mapping[int, tuple[str, str]]]:
     choices = _link_choices(problem, place)
     links = [link for link, _ in choices]
     for chosen in product(*(pairs for _, pairs in choices)):
         yield dict(zip(links, chosen, strict=True))
 
 
-def assert_accepted(
-    instance: Instance, problem: Problem, layout: Layout, time_us: int
-) -> None:
+def assert_accepted(instance: Instance, problem: Problem, layout: Layout, time_us: int) -> None:
     """The checker must accept a legal plan that fits and recompute its Z."""
     plan = to_plan(problem, layout)
     report = check_plan(instance, plan)
@@ -553,9 +536,7 @@ def assert_accepted(
     assert sum(report.breakdown_us.values()) == time_us, (report.breakdown_us, plan)
 
 
-def assert_too_big(
-    instance: Instance, problem: Problem, layout: Layout, time_us: int
-) -> None:
+def assert_too_big(instance: Instance, problem: Problem, layout: Layout, time_us: int) -> None:
     """The checker must refuse a plan that does not fit, for that reason alone."""
     plan = to_plan(problem, layout)
     report = check_plan(instance, plan)
@@ -582,9 +563,7 @@ def assert_refusals(instance: Instance, plan: Plan, rng: random.Random) -> list[
     return tried
 
 
-def broken_plans(
-    instance: Instance, plan: Plan, rng: random.Random
-) -> Iterator[tuple[str, Plan]]:
+def broken_plans(instance: Instance, plan: Plan, rng: random.Random) -> Iterator[tuple[str, Plan]]:
     """Variants of a legal plan that break a rule, with the rule."""
     for breakers in (_broken_degrees, _broken_shape, _broken_placement, _broken_protocols):
         for rule, change in breakers(instance, plan, rng):
@@ -665,9 +644,7 @@ def _broken_placement(instance: Instance, plan: Plan, rng: random.Random) -> Ite
     one, other = sites[0], sites[-1]
     for site in instance.cluster.sites:
         if plan.gpus_used > site.num_gpus:
-            whole = Hosting(
-                site=site.name, first_stage=0, last_stage=plan.pp - 1, replicas=plan.dp
-            )
+            whole = Hosting(site=site.name, first_stage=0, last_stage=plan.pp - 1, replicas=plan.dp)
             yield (
                 "placement.capacity",
                 {"placement": (whole,), "flows": (), "placement_kind": "single-site"},
@@ -781,7 +758,6 @@ def _broken_search(instance: Instance, plan: Plan) -> Iterator[tuple[str, Plan]]
 __all__ = [
     "BruteForceResult",
     "Pricer",
-    "Template",
     "assert_refusals",
     "best_plan",
     "broken_plans",

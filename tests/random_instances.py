@@ -26,9 +26,7 @@ MOST_PLANS = 60_000
 Document = dict[str, Any]
 
 _ALL: dict[str, tuple[Any, ...]] = {
-    "schedule": (
-        "gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zbv", "dualpipe_v", "dora"
-    ),
+    "schedule": ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zbv", "dualpipe_v", "dora"),
     "sharding": ("ddp", "zero1", "zero2", "zero3"),
     "recompute": ("none", "selective", "full"),
     "sync": ("flat", "hierarchical"),
@@ -40,7 +38,13 @@ _ALL: dict[str, tuple[Any, ...]] = {
 }
 
 _PROTOCOLS = (
-    "rdma_ecmp", "rdma_ecmp_qp16", "rdma_spray", "rdma_ec", "tcp_cubic", "tcp_bbr", "own_udp",
+    "rdma_ecmp",
+    "rdma_ecmp_qp16",
+    "rdma_spray",
+    "rdma_ec",
+    "tcp_cubic",
+    "tcp_bbr",
+    "own_udp",
     "own_window",
 )
 
@@ -69,7 +73,8 @@ class _Draft(NamedTuple):
 def random_instance(seed: int) -> Instance:
     """The instance of a seed; always the same one.
 
-    Between :data:`FEWEST_PLANS` and :data:`MOST_PLANS` plans are legal.  ``seed % 10`` is the theme.
+    Between :data:`FEWEST_PLANS` and :data:`MOST_PLANS` plans are legal; the last digit of the seed
+    is the theme.
     """
     rng = random.Random(f"instance {seed}")
     theme = _THEMES[seed % len(_THEMES)]
@@ -105,9 +110,7 @@ def _narrowed(draft: _Draft, rng: random.Random) -> bool:
     search, cluster = draft.document["search"], draft.document["cluster"]
     links = [link for link in cluster["links"] if len(link["protocols"]) > 1]
     names = [
-        name
-        for name in _ALL
-        if name not in draft.keep and len(search.get(name, _ALL[name])) > 1
+        name for name in _ALL if name not in draft.keep and len(search.get(name, _ALL[name])) > 1
     ]
     names += ["protocols"] * (2 if len(links) > 1 else 0)
     if not names:
@@ -140,7 +143,7 @@ def _limited(instance: Instance, draft: _Draft, rng: random.Random) -> Instance:
     if tightness < 0:
         limit = int(largest[0] * 0.8)
     for site in draft.document["cluster"]["sites"]:
-        factor = rng.choice((1.0, 1.0, 1.0, 1.15, 1.5))
+        factor = rng.choice((1.0, 1.0, 1.0, 1.15, 1.5)) if tightness >= 0 else 1.0
         site["memory_limit_bytes"] = int(limit * factor) << 20
     return load_instance(draft.document)
 
@@ -429,10 +432,11 @@ def _spanning(rng: random.Random) -> _Draft:
         "tp": [1],
         "pp": rng.choice(([1], [2], [1, 2])),
     }
+    gpus = rng.choice(([dp, dp - 1, 1], [dp + 1, dp - 1, 2], [dp - 1, dp - 1, 2]))
     return _draft(
         rng,
         model=_model(rng, rng.choice((2, 3, 4))),
-        cluster=_cluster(rng, [dp, dp - 1, 1][: rng.choice((2, 3))], 1, rng.choice(("fast", "far"))),
+        cluster=_cluster(rng, gpus[: rng.choice((2, 3))], 1, rng.choice(("fast", "far"))),
         batch=dp * rng.choice((1, 2, 4)),
         sequence=rng.choice((128, 512)),
         search=search,
@@ -469,6 +473,14 @@ def _hopeless(rng: random.Random) -> _Draft:
 
 
 _THEMES: tuple[Callable[[random.Random], _Draft], ...] = (
-    _free, _latency, _bubble, _state, _activations, _replicas, _mixture, _spanning, _width,
+    _free,
+    _latency,
+    _bubble,
+    _state,
+    _activations,
+    _replicas,
+    _mixture,
+    _spanning,
+    _width,
     _hopeless,
 )

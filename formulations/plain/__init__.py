@@ -1,4 +1,4 @@
-"""The plain stage × site flow formulation: the readable reference (``docs/formulation_plain.md``)."""
+"""The plain stage × site flow formulation: the reference (``docs/formulation_plain.md``)."""
 
 from formulations.plain.build import PlainModel, build_plain
 

@@ -14,7 +14,9 @@ def choose_once(v: PlainVariables) -> None:
     .. math:: \\sum_i z_i = 1 \\quad\\text{for each choice}
     """
     model, choices = v.model, v.choices
-    v.schedule = {c: model.boolean(f"schedule_{c.schedule}_{c.run_length}") for c in choices.schedules}
+    v.schedule = {
+        c: model.boolean(f"schedule_{c.schedule}_{c.run_length}") for c in choices.schedules
+    }
     v.option = {
         o: model.boolean(f"option_{o.sharding}_{o.overlap}_{o.recompute}_{o.spanning}")
         for o in choices.options
@@ -22,13 +24,18 @@ def choose_once(v: PlainVariables) -> None:
     v.sync = {s: model.boolean(f"sync_{s}") for s in choices.syncs}
     for table in (v.schedule, v.option, v.sync):
         model.exactly_one(table.values(), family="choose_once")
+    kept = set(choices.pairs)
+    for choice, schedule in v.schedule.items():
+        for option, literal in v.option.items():
+            if (choice, option) not in kept:
+                model.at_most_one([schedule, literal], family="choose_once")
     for index, link in enumerate(v.problem.links):
         names = v.problem.protocols[index]
-        table = {name: model.boolean(f"protocol_{index}_{name}") for name in names}
-        v.pp_protocol.append(table)
+        of_link = {name: model.boolean(f"protocol_{index}_{name}") for name in names}
+        v.pp_protocol.append(of_link)
         if link.per_class:
-            table = {name: model.boolean(f"dp_protocol_{index}_{name}") for name in names}
-        v.dp_protocol.append(table)
+            of_link = {name: model.boolean(f"dp_protocol_{index}_{name}") for name in names}
+        v.dp_protocol.append(of_link)
         for chosen in {id(t): t for t in (v.pp_protocol[-1], v.dp_protocol[-1])}.values():
             if chosen:
                 model.exactly_one(chosen.values(), family="choose_once")
@@ -99,7 +106,8 @@ def place_replicas(v: PlainVariables) -> None:
     """Replicas of every stage at every site, in whole shard and expert groups.
 
     .. math:: \\sum_d x_{s,d} = R, \\qquad \\sum_s x_{s,d} \\le \\text{cells}_d, \\qquad
-        q h_{s,d} \\le x_{s,d} \\le \\text{cap}_d h_{s,d}, \\qquad \\sum_n n\\,N_{s,n} = \\sum_d h_{s,d}
+        q h_{s,d} \\le x_{s,d} \\le \\text{cap}_d h_{s,d}, \\qquad
+        \\sum_n n\\,N_{s,n} = \\sum_d h_{s,d}
     """
     model, degrees = v.model, v.co.degrees
     whole = space.granularity(degrees, spanning=False)
@@ -207,8 +215,9 @@ def move_replicas(v: PlainVariables) -> None:
 def exchange_pairs(v: PlainVariables) -> None:
     """Ordered pairs of sites that exchange gradients of a stage.
 
-    Hierarchical: :math:`h_{s,d} + h_{s,e} - 1 \\le p_{s,d,e}`.  Flat: the same for neighbours on the
-    ring of hosting sites, that is minus the hosts in between.  A pair without a route is excluded.
+    Hierarchical: :math:`h_{s,d} + h_{s,e} - 1 \\le p_{s,d,e}`.  Flat: the same for neighbours on
+    the ring of hosting sites, that is minus the hosts in between.  A pair without a route is
+    excluded.
     """
     model, sites = v.model, range(v.num_sites)
     for sync in v.sync:
@@ -243,14 +252,14 @@ def _between(source: int, target: int, sites: int) -> list[int]:
 def extra_warmup(v: PlainVariables) -> None:
     """Extra warm-up microbatches in front of boundaries where replicas change site.
 
-    .. math:: \\sum_j w_{b,j} = 1, \\qquad w_{b,j>0} \\Rightarrow \\text{1f1b or zb\\_h1 and a replica
-        changes site at } b, \\qquad \\sum_j j\\,q_{s,j} = \\sum_{b \\ge s} \\sum_j j\\,w_{b,j}
+    .. math:: \\sum_j w_{b,j} = 1, \\qquad w_{b,j>0} \\Rightarrow \\text{1f1b or zb\\_h1
+        and a replica changes site at } b, \\qquad
+        \\sum_j j\\,q_{s,j} = \\sum_{b \\ge s} \\sum_j j\\,w_{b,j}
     """
-    model, steps = v.model, v.choices.warmup_steps
+    model = v.model
     takers = [c for c in v.schedule if SCHEDULES[c.schedule].has_extra_warmup]
-    if not takers or v.num_sites == 1:
-        steps = (0,)
     for b in range(v.pp - 1):
+        steps = v.choices.warmup_steps(b) if takers and v.num_sites > 1 else (0,)
         table = {step: model.boolean(f"warmup_{b}_{step}") for step in steps}
         model.exactly_one(table.values(), family="warmup")
         if len(steps) > 1:
@@ -263,8 +272,8 @@ def extra_warmup(v: PlainVariables) -> None:
         v.warmup.append(table)
     for s in range(v.pp):
         reachable = {0}
-        for _ in range(s, v.pp - 1):
-            reachable = {a + step for a in reachable for step in steps}
+        for b in range(s, v.pp - 1):
+            reachable = {a + step for a in reachable for step in v.warmup[b]}
         total = linear_sum(
             step * literal for b in range(s, v.pp - 1) for step, literal in v.warmup[b].items()
         )

@@ -14,8 +14,8 @@ def memory_rows(v: PlainVariables) -> None:
     """State, live activations and working set stay within the limit.
 
     .. math:: \\sum_u n_{s,u}\\,\\text{state}_{o,u} + \\sum_{k \\in s} \\sum_u n_{k,u}
-        (\\text{full}_k\\,\\text{act}_{o,u} + \\text{held}_k\\,\\text{held}_{o,u}) + \\text{working}_o
-        \\le \\text{limit}_d
+        (\\text{full}_k\\,\\text{act}_{o,u} + \\text{held}_k\\,\\text{held}_{o,u}) +
+        \\text{working}_o \\le \\text{limit}_d
 
     for every maximal vector (full, held) of live microbatches of the template, where schedule,
     warm-up and option are chosen and site ``d`` runs stage ``s``.

@@ -1,4 +1,4 @@
-"""Constraint families that say how long things take: ops, transfers, synchronisation, the pipeline."""
+"""How long things take: constraint families of ops, transfers, synchronisation, pipeline."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def stage_units(v: PlainVariables, devices: tuple[int, ...], stage: int) -> list
     return [linear_sum(v.units[k][u] for k in chunks) for u in range(len(v.co.units))]
 
 
-def _largest(v: PlainVariables, per_unit: Units) -> int:
-    return max(per_unit[u] for u in set(v.co.layer_units))
+def _smallest(v: PlainVariables, per_unit: Units) -> int:
+    return min(per_unit[u] for u in set(v.co.layer_units))
 
 
 def op_durations(v: PlainVariables) -> None:
     """An op takes as long as on the slowest GPU class that runs its stage.
 
-    .. math:: F_k \\ge \\sum_u n_{k,u}\\,\\text{forward}_{g,o,u} \\quad\\text{where } o \\text{ is chosen and a
-        site of class } g \\text{ runs device}(k)
+    .. math:: F_k \\ge \\sum_u n_{k,u}\\,\\text{forward}_{g,o,u} \\quad
+        \\text{where } o \\text{ is chosen and a site of class } g \\text{ runs device}(k)
 
     and so for ``B`` (whole backward, or input gradient where it is split) and ``W``.
     """
@@ -78,11 +78,12 @@ def _op_rows(v: PlainVariables, k: int, g: int, split: bool, when: list[Variable
 def transfers(v: PlainVariables) -> None:
     """Delay and occupancy of pipeline transfers; all replicas that cross a link share it.
 
-    .. math:: 10^6\\,\\text{slot}_\\ell \\ge c_{\\ell,p} \\sum f_{b,d,e} \\text{ over crossings by } \\ell
-        \\quad\\text{where } p \\text{ drives } \\ell
+    .. math:: 10^6\\,\\text{slot}_\\ell \\ge c_{\\ell,p} \\sum f_{b,d,e} \\text{ over crossings by }
+        \\ell \\quad\\text{where } p \\text{ drives } \\ell
 
-    .. math:: \\text{delay}_{b\\to b+1} \\ge \\sum_\\ell \\text{latency}_\\ell + \\max(\\text{cell}_{d,e},
-        \\text{slot}_\\ell) \\quad\\text{where a replica goes from } d \\text{ to } e
+    .. math:: \\text{delay}_{b\\to b+1} \\ge \\sum_\\ell \\text{latency}_\\ell +
+        \\max(\\text{cell}_{d,e}, \\text{slot}_\\ell) \\quad
+        \\text{where a replica goes from } d \\text{ to } e
     """
     if v.pp == 1:
         return
@@ -129,17 +130,14 @@ def _slots(v: PlainVariables) -> dict[int, Variable]:
         slots[link] = v.model.integer(f"slot_{link}", 0, v.upper)
         for protocol, literal in v.pp_protocol[link].items():
             v.model.add(
-                PICOSECONDS * slots[link]
-                >= v.co.crossing_ps(link, protocol) * linear_sum(flows),
+                PICOSECONDS * slots[link] >= v.co.crossing_ps(link, protocol) * linear_sum(flows),
                 v.literal(v.pp_protocol[link], protocol) and [literal],
                 family="link_sharing",
             )
     return slots
 
 
-def _latency(
-    v: PlainVariables, link: int, table: dict[str, Variable], name: str
-) -> Linear | int:
+def _latency(v: PlainVariables, link: int, table: dict[str, Variable], name: str) -> Linear | int:
     """Latency of a directed link under the chosen protocol."""
     values = {protocol: v.co.latency(link, protocol) for protocol in table}
     if len(set(values.values())) <= 1:
@@ -381,10 +379,11 @@ def _hidden_rows(
             kind, chunk = last_ops(template)[s]
         else:
             kind, chunk = "F", first_chunks(template)[s]
-        op = v.duration[Duration(kind, chunk)]  # type: ignore[arg-type]
+        op = v.duration[Duration(kind, chunk)]
         for g, class_host in v.class_host[s].items():
             for layer, options in v.option_groups(
-                lambda o, g=g, kind=kind: _largest(v, _op_units(v.co.ops(g, o), kind)), hiding  # type: ignore[misc]
+                lambda o, g=g, kind=kind: _smallest(v, _op_units(v.co.ops(g, o), kind)),  # type: ignore[misc]
+                hiding,
             ):
                 v.model.add(
                     needed + op >= layer,
@@ -411,11 +410,14 @@ def base_template(v: PlainVariables, choice: ScheduleChoice) -> Template:
 
 
 def device_paths(v: PlainVariables) -> None:
-    """Paths that every template has, whatever its extra warm-up: reach stage ``s``, do all its work
-    there and (where the backward is not split) return to stage 0; or start at ``s`` itself.
+    """Paths that every template has, whatever its extra warm-up.
 
-    .. math:: Z \ge \text{fixed} + \text{start}_0 + \sum_{k<s} (F_k + \text{delay}_{k \to k+1}) +
-        m \sum_{k \in s} (F_k + B_k + W_k) + \sum_{k<s} (B_k + \text{delay}_{k+1 \to k}) + \text{end}_0
+    Reach stage ``s``, do all its work there and (where the backward is not split) return to stage
+    0; or start at ``s`` itself.
+
+    .. math:: Z \\ge \\text{fixed} + \\text{start}_0 + \\sum_{k<s} (F_k +
+        \\text{delay}_{k \\to k+1}) + m \\sum_{k \\in s} (F_k + B_k + W_k) +
+        \\sum_{k<s} (B_k + \\text{delay}_{k+1 \\to k}) + \\text{end}_0
     """
     model, m = v.model, v.co.num_microbatches
     assert v.time is not None
@@ -457,7 +459,8 @@ def device_paths(v: PlainVariables) -> None:
 def path_cuts(v: PlainVariables, cuts: Iterable[PathCut]) -> None:
     """The iteration is at least as long as the given paths of the event graph.
 
-    .. math:: Z \ge \text{fixed} + \sum_i a_i t_i \quad\text{where the plan follows the path's template}
+    .. math:: Z \\ge \\text{fixed} + \\sum_i a_i t_i \\quad
+        \\text{where the plan follows the path's template}
     """
     assert v.time is not None
     literals = {(c.schedule, c.run_length): literal for c, literal in v.schedule.items()}

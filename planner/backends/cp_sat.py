@@ -32,7 +32,7 @@ CONFIRMATION_FLOOR_S = 5.0
 class CpSatBackend:
     """Backend for CP-SAT."""
 
-    name = "cp_sat"
+    name = "cp-sat"
     features = frozenset({Feature.HINT, Feature.PARTIAL_HINT, Feature.WORKERS, Feature.PROGRESS})
 
     exact = True

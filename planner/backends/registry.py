@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from planner.backends.base import Backend, BackendUnavailableError, Feature
 
 BACKENDS = {
-    "cp_sat": "planner.backends.cp_sat:CpSatBackend",
+    "cp-sat": "planner.backends.cp_sat:CpSatBackend",
     "highs": "planner.backends.highs:HighsBackend",
     "cbc": "planner.backends.cbc:CbcBackend",
 }

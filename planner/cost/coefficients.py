@@ -9,9 +9,8 @@ unit so that thousands of replicas on one fast link do not each pay a rounding. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from math import ceil, floor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from planner import space
 from planner.cost import collectives, compute, memory
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from planner.problem import Problem
 
 MIB = 1 << 20
+
+T = TypeVar("T")
 
 Units = tuple[int, ...]
 """One integer per unit of :attr:`CaseCoefficients.units`."""
@@ -78,7 +79,7 @@ class SyncCosts(NamedTuple):
     """Synchronisation of one stage inside its sites, in µs.
 
     ``reduce`` and ``gather`` are per unit, latencies come once on top; the tails are for the
-    largest single layer, latency included;
+    smallest single layer, latency included;
     ``reduce_nic`` and ``gather_nic`` are the time that the NICs of one site need for the exchange
     between sites.
     ``sequential`` says that the exchange between sites follows the one inside (hierarchical) and
@@ -139,13 +140,64 @@ class CaseCoefficients:
         )
         self.limit_mib = tuple(site.limit_mib for site in problem.sites)
         self.fixed_us = _us(self.stack.fixed_s)
-        self.ops = lru_cache(None)(self._ops)
-        self.memory = lru_cache(None)(self._memory)
-        self.optimizer = lru_cache(None)(self._optimizer)
-        self.inside = lru_cache(None)(self._inside)
-        self.cell = lru_cache(None)(self._cell)
-        self.sync = lru_cache(None)(self._sync)
-        self.exchange = lru_cache(None)(self._exchange)
+        self._cache = problem.coefficient_cache
+
+    def _cached(self, key: tuple[object, ...], compute: Callable[[], T]) -> T:
+        """A value shared by all cases of the problem with an equal key."""
+        found = self._cache.get(key)
+        if found is None:
+            found = compute()
+            self._cache[key] = found
+        return found  # type: ignore[no-any-return]
+
+    def ops_key(self, gpu_class: int, option: Option) -> tuple[object, ...]:
+        """What the durations of ops depend on; equal keys have equal durations."""
+        key: tuple[object, ...] = ("ops", self._shape, gpu_class, option.recompute)
+        if option.sharding in ("zero2", "zero3"):
+            key += (option.sharding, option.overlap, self.degrees.dp_shard, self.degrees.pp)
+        return key
+
+    def ops(self, gpu_class: int, option: Option) -> OpCosts:
+        """Durations on a GPU class."""
+        return self._cached(
+            self.ops_key(gpu_class, option), lambda: self._ops(gpu_class, option)
+        )
+
+    def memory(self, option: Option) -> MemoryCosts:
+        """Memory of the degrees case under an option."""
+        d = self.degrees
+        key = ("memory", self._shape, d.pp, d.dp_shard, option.sharding, option.recompute)
+        return self._cached(key, lambda: self._memory(option))
+
+    def optimizer(self, gpu_class: int, option: Option) -> Units:
+        """Optimizer step, µs per unit."""
+        d = self.degrees
+        key = ("optimizer", self._shape, d.pp, d.dp_shard, gpu_class, option.sharding)
+        return self._cached(key, lambda: self._optimizer(gpu_class, option))
+
+    def inside(self, gpu_class: int) -> tuple[int, int]:
+        """Delay and occupancy in µs of a pipeline transfer inside a site."""
+        key = ("inside", self._shape, gpu_class)
+        return self._cached(key, lambda: self._inside(gpu_class))
+
+    def cell(self, source: int, target: int) -> int:
+        """µs that the NICs of one cell need for one transfer between two sites."""
+        key = ("cell", self._shape, source, target)
+        return self._cached(key, lambda: self._cell(source, target))
+
+    def sync(self, gpu_class: int, option: Option, sync: Sync, hosts: int) -> SyncCosts:
+        """Synchronisation inside the sites of a stage that ``hosts`` sites run."""
+        d = self.degrees
+        key = ("sync", self._shape, d.pp, d.dp, d.dp_shard, gpu_class, option.sharding)
+        key += (option.spanning, sync, hosts)
+        return self._cached(key, lambda: self._sync(gpu_class, option, sync, hosts))
+
+    def exchange(self, option: Option, sync: Sync, hosts: int) -> ExchangeCosts:
+        """Synchronisation between the sites of a stage that ``hosts`` sites run."""
+        d = self.degrees
+        key = ("exchange", d.dp, d.dp_shard, self._shape, option.sharding, option.spanning)
+        key += (sync, hosts)
+        return self._cached(key, lambda: self._exchange(option, sync, hosts))
 
     def options(self) -> tuple[Option, ...]:
         """Legal options of the degrees case, in canonical order."""
@@ -198,7 +250,6 @@ class CaseCoefficients:
         return tuple(value(unit) for unit in self.units)
 
     def _ops(self, gpu_class: int, option: Option) -> OpCosts:
-        """Durations on a GPU class."""
         parts = [self._op_parts(unit, gpu_class, option) for unit in self.units]
         sums = [[sum(op) for op in unit] for unit in parts]
         by_op = [
@@ -209,7 +260,10 @@ class CaseCoefficients:
 
     def _op_parts(self, unit: str, gpu_class: int, option: Option) -> list[tuple[int, ...]]:
         """Forward, backward, input gradient, weight gradient; each split into :data:`PARTS`."""
-        base = _unit_times(self.problem, self._shape, unit, gpu_class)
+        base = self._cached(
+            ("unit", self._shape, unit, gpu_class),
+            lambda: _unit_times(self.problem, self._shape, unit, gpu_class),
+        )
         gather, scatter = self._microbatch_sync(unit, gpu_class, option)
         stack = self.stack
 
@@ -298,7 +352,6 @@ class CaseCoefficients:
         )
 
     def _memory(self, option: Option) -> MemoryCosts:
-        """Memory of the degrees case under an option."""
         model, training, degrees = self.problem.model, self.problem.training, self.degrees
         recompute, sharding = option.recompute, option.sharding
 
@@ -340,7 +393,6 @@ class CaseCoefficients:
         )
 
     def _optimizer(self, gpu_class: int, option: Option) -> Units:
-        """Optimizer step, µs per unit."""
         gpu = self.problem.classes[gpu_class].gpu
         return self._per_unit(
             lambda unit: _us(
@@ -354,13 +406,11 @@ class CaseCoefficients:
         )
 
     def _inside(self, gpu_class: int) -> tuple[int, int]:
-        """Delay and occupancy in µs of a pipeline transfer inside a site."""
         nic = self.problem.classes[gpu_class].nic_bytes_per_s
         seconds = self.activation_bytes / (self.degrees.cell_gpus * nic)
         return _us(seconds + collectives.NETWORK_STEP_S), _us(seconds)
 
     def _cell(self, source: int, target: int) -> int:
-        """µs that the NICs of one cell need for one transfer between two sites."""
         classes, sites = self.problem.classes, self.problem.sites
         nic = min(classes[sites[d].gpu_class].nic_bytes_per_s for d in (source, target))
         return _us(self.activation_bytes / (self.degrees.cell_gpus * nic))
@@ -379,7 +429,7 @@ class CaseCoefficients:
         return _us(self.problem.transports[link][protocol].latency_s)
 
     def _sync(self, gpu_class: int, option: Option, sync: Sync, hosts: int) -> SyncCosts:
-        """Synchronisation inside the sites of a stage that ``hosts`` sites run.
+        """See :meth:`sync`.
 
         A site has at most ``dp_replicate - hosts + 1`` shard groups, which all-reduce their shards;
         the flat ring goes through all of them.
@@ -422,8 +472,8 @@ class CaseCoefficients:
             ),
             reduce_latency=_us(reduce_latency),
             gather_latency=_us(gather_latency),
-            reduce_tail=max(_us(reduce(k)) for k in self.kinds),
-            gather_tail=max(_us(gather(k)) for k in self.kinds),
+            reduce_tail=min(_us(reduce(k)) for k in self.kinds),
+            gather_tail=min(_us(gather(k)) for k in self.kinds),
             reduce_nic=self._per_unit(
                 lambda u: _us(sent[0] * self._whole_parameters(u) * width)
             ),
@@ -490,7 +540,6 @@ class CaseCoefficients:
         return reduces * share, gathers * share, reduces * steps, gathers * steps
 
     def _exchange(self, option: Option, sync: Sync, hosts: int) -> ExchangeCosts:
-        """Synchronisation between the sites of a stage that ``hosts`` sites run."""
         gradients, parameters, reduces, gathers = self._exchange_factors(option, sync, hosts)
         width = self.problem.training.gradient_bytes
 
@@ -502,8 +551,8 @@ class CaseCoefficients:
         return ExchangeCosts(
             gradient=gradient,
             parameter=parameter,
-            gradient_tail=max(gradient[u] for u in layers),
-            parameter_tail=max(parameter[u] for u in layers),
+            gradient_tail=min(gradient[u] for u in layers),
+            parameter_tail=min(parameter[u] for u in layers),
             gradient_latencies=reduces,
             parameter_latencies=gathers,
         )
@@ -518,7 +567,6 @@ class _UnitTimes(NamedTuple):
     ep: collectives.Communication
 
 
-@lru_cache(maxsize=65536)
 def _unit_times(
     problem: Problem, shape: tuple[int, int, int, int, int], unit: str, gpu_class: int
 ) -> _UnitTimes:
@@ -584,9 +632,9 @@ def _split_us(seconds: tuple[float, ...]) -> tuple[int, ...]:
 
 def case_coefficients(problem: Problem, degrees: Degrees) -> CaseCoefficients:
     """The coefficients of a degrees case, cached with the problem."""
-    cache = problem.coefficient_cache
-    found = cache.get(degrees)
+    key = ("case", degrees)
+    found = problem.coefficient_cache.get(key)
     if found is None:
         found = CaseCoefficients(problem, degrees)
-        cache[degrees] = found
-    return found
+        problem.coefficient_cache[key] = found
+    return found  # type: ignore[no-any-return]

@@ -13,18 +13,20 @@ if TYPE_CHECKING:
 
 LARGEST_FILE = 10 * 2**20
 """Bytes; larger files are refused before they are read."""
+LARGEST_DOCUMENT = 64 * 2**20
+"""The same for solve documents, which carry a certificate."""
 
 
-def read_json(path: Path) -> Any:
-    """The JSON document in a file."""
+def read_json(path: Path, *, largest: int = LARGEST_FILE) -> Any:
+    """The JSON document in a file of at most ``largest`` bytes."""
     where = str(path)
     try:
         if path.is_dir():
             raise InputError(where, "is a directory, not a JSON file")
         if not path.is_file():
             raise InputError(where, "no such file" if not path.exists() else "not a regular file")
-        if path.stat().st_size > LARGEST_FILE:
-            raise InputError(where, f"larger than {LARGEST_FILE // 2**20} MiB")
+        if path.stat().st_size > largest:
+            raise InputError(where, f"larger than {largest // 2**20} MiB")
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):

@@ -8,26 +8,28 @@ from dataclasses import dataclass, field
 from itertools import islice, product
 
 from formulations.cuts import CutPool
-from formulations.plain import build_plain
-from planner import space
-from planner.backends import Engine, EngineOptions, Limit, SolveStatus
-from planner.check import memory_violations, memory_of_layout, price_layout
+from formulations.plain import PlainModel, build_plain
+from planner.backends import Engine, EngineOptions, EngineResult, Limit, SolveStatus
+from planner.check import Price, memory_violations, price_layout
 from planner.choices import CaseChoices
 from planner.layout import Layout
-from planner.pipeline.event_graph import Duration
+from planner.pipeline.event_graph import Duration, event_graph
 from planner.pipeline.schedules import SCHEDULES, Template
 from planner.problem import Problem
 
-MAX_WARMUP_TEMPLATES = 27
-"""Templates with extra warm-up that get a cut from one priced plan."""
+MAX_WARMUP_TEMPLATES = 81
+"""Templates with extra warm-up that get a cut from one priced plan, per schedule."""
+
+OnPlan = Callable[[Layout, int], None]
+"""Called with every plan that the checker has priced, and its Z."""
 
 
 @dataclass(frozen=True)
 class CaseOutcome:
     """What a model said about one case.
 
-    ``bound_us`` holds for every plan of the case that is not worse than the cut-off; with
-    ``layout`` None and status ``INFEASIBLE`` the case has no plan up to the cut-off.
+    ``bound_us`` holds for every plan of the case that is not worse than the cut-off; where it
+    exceeds the cut-off the case has no such plan.
     """
 
     status: SolveStatus
@@ -43,10 +45,49 @@ class CaseOutcome:
     size: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass
+class _Run:
+    """State of one run of rounds."""
+
+    engine: str
+    began: float
+    rounds: int = 0
+    trusted: bool = True
+    status: SolveStatus = SolveStatus.NO_SOLUTION
+    limit: Limit = Limit.NONE
+    message: str = ""
+
+    def outcome(
+        self, built: PlainModel, layout: Layout | None, time_us: int | None, bound_us: int
+    ) -> CaseOutcome:
+        """The final record."""
+        size = built.model.size()
+        return CaseOutcome(
+            status=self.status,
+            limit=self.limit,
+            layout=layout,
+            time_us=time_us,
+            bound_us=bound_us,
+            rounds=self.rounds,
+            engine=self.engine,
+            trusted=self.trusted,
+            wall_time_s=time.monotonic() - self.began,
+            message=self.message,
+            size={
+                "booleans": size.booleans,
+                "integers": size.integers,
+                "rows": size.rows,
+                "terms": size.terms,
+            },
+        )
+
+
 class CaseSolver:
     """Solves degrees cases of one problem with one engine."""
 
-    def __init__(self, problem: Problem, engine: Engine, *, workers: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self, problem: Problem, engine: Engine, *, workers: int = 1, seed: int = 0
+    ) -> None:
         self.problem = problem
         self.engine = engine
         self.workers = workers
@@ -57,9 +98,10 @@ class CaseSolver:
         choices: CaseChoices,
         cutoff_us: int,
         *,
+        floor_us: int = 0,
         deadline: float | None = None,
         start: Layout | None = None,
-        on_plan: Callable[[Layout, int], None] | None = None,
+        on_plan: OnPlan | None = None,
     ) -> CaseOutcome:
         """Find the best plan of a case with ``Z <= cutoff_us``, or show that there is none.
 
@@ -69,6 +111,8 @@ class CaseSolver:
             The alternatives of the case.
         cutoff_us
             Only plans up to this Z are wanted.
+        floor_us
+            A bound on the case that is known already.
         deadline
             :func:`time.monotonic` time to stop at.
         start
@@ -76,118 +120,147 @@ class CaseSolver:
         on_plan
             Called with every plan that the checker has priced.
         """
-        began = time.monotonic()
-        co, problem = choices.co, self.problem
-        pool = CutPool()
-        if start is not None:
-            durations = price_layout(problem, co, start).durations
-            for template in _templates(choices, start):
-                pool.add_critical(template, durations)
-        built = build_plain(choices, pool, cutoff_us)
+        run = _Run(self.engine.backend, time.monotonic())
+        built, pool = self._build(choices, cutoff_us, start)
         best: tuple[int, Layout] | None = None
-        bound, rounds, trusted, engine = 0, 0, True, self.engine.backend
-        while True:
-            rounds += 1
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                status, limit, message = SolveStatus.NO_SOLUTION, Limit.TIME, "time limit"
-                break
+        bound = floor_us
+
+        def options(left: float | None) -> EngineOptions:
             upper = cutoff_us if best is None else min(cutoff_us, best[0])
-            result = self.engine.solve(
-                built.model,
-                EngineOptions(
-                    time_limit_s=left,
-                    workers=self.workers,
-                    seed=self.seed,
-                    objective_upper=upper,
-                    objective_lower=bound or None,
-                ),
+            return EngineOptions(
+                time_limit_s=left,
+                workers=self.workers,
+                seed=self.seed,
+                objective_upper=upper,
+                objective_lower=bound or None,
             )
-            engine = f"{result.engine} {result.engine_version}"
-            trusted = trusted and result.trusted
-            status, limit, message = result.status, result.limit, result.message
+
+        for result, layout, price in self._rounds(run, choices, built, pool, deadline, options):
             bound = max(bound, result.bound or 0)
-            if result.values is None:
-                break
-            layout = built.layout(result.values)
-            price = price_layout(problem, co, layout)
-            broken = memory_violations(price.memory)
-            if broken:
-                status, message = SolveStatus.ERROR, f"model and checker disagree: {broken[0]}"
-                break
+            if layout is None or price is None:
+                continue
             if on_plan is not None:
                 on_plan(layout, price.time_us)
             if best is None or price.time_us < best[0]:
                 best = (price.time_us, layout)
-            if status is not SolveStatus.OPTIMAL:
-                break
             if best[0] <= bound:
                 break
-            new = len(pool)
+        if best is None or best[0] > cutoff_us:
+            if run.status in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE):
+                run.status = SolveStatus.NO_SOLUTION
+            return run.outcome(built, None, None, bound)
+        if run.status is not SolveStatus.ERROR:
+            run.status = SolveStatus.OPTIMAL if best[0] <= bound else SolveStatus.FEASIBLE
+        return run.outcome(built, best[1], best[0], bound)
+
+    def fewest_crossings(
+        self,
+        choices: CaseChoices,
+        time_us: int,
+        start: Layout,
+        *,
+        deadline: float | None = None,
+        on_plan: OnPlan | None = None,
+    ) -> CaseOutcome:
+        """Among the plans of a case with ``Z <= time_us`` find one with the fewest crossings.
+
+        The parameters are those of :meth:`solve`; ``start`` is such a plan.
+        """
+        run = _Run(self.engine.backend, time.monotonic())
+        built, pool = self._build(choices, time_us, start)
+        crossings = built.variables.crossings
+        assert crossings is not None
+        built.model.minimize(crossings)
+
+        def options(left: float | None) -> EngineOptions:
+            return EngineOptions(
+                time_limit_s=left,
+                workers=self.workers,
+                seed=self.seed,
+                objective_upper=start.crossings,
+            )
+
+        for _, layout, price in self._rounds(run, choices, built, pool, deadline, options):
+            if layout is None or price is None:
+                continue
+            if on_plan is not None:
+                on_plan(layout, price.time_us)
+            if price.time_us <= time_us:
+                return run.outcome(built, layout, price.time_us, time_us)
+        return run.outcome(built, start, time_us, time_us)
+
+    def _build(
+        self, choices: CaseChoices, cutoff_us: int, start: Layout | None
+    ) -> tuple[PlainModel, CutPool]:
+        pool = CutPool()
+        if start is not None:
+            durations = price_layout(self.problem, choices.co, start).durations
+            for template in _templates(choices, start):
+                pool.add_critical(template, _filled(durations, template))
+        return build_plain(choices, pool, cutoff_us), pool
+
+    def _rounds(
+        self,
+        run: _Run,
+        choices: CaseChoices,
+        built: PlainModel,
+        pool: CutPool,
+        deadline: float | None,
+        options: Callable[[float | None], EngineOptions],
+    ) -> Iterator[tuple[EngineResult, Layout | None, Price | None]]:
+        """Solve, price, add paths, until the consumer stops or the engine has no further plan."""
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                run.status, run.limit = SolveStatus.NO_SOLUTION, Limit.TIME
+                return
+            run.rounds += 1
+            result = self.engine.solve(built.model, options(left))
+            run.engine = result.engine_version
+            run.trusted = run.trusted and result.trusted
+            run.status, run.limit, run.message = result.status, result.limit, result.message
+            if result.values is None:
+                yield result, None, None
+                return
+            layout = built.layout(result.values)
+            price = price_layout(self.problem, choices.co, layout)
+            broken = memory_violations(price.memory)
+            if broken:
+                run.status = SolveStatus.ERROR
+                run.message = f"model and checker disagree: {broken[0].message}"
+                return
+            yield result, layout, price
+            if result.status is not SolveStatus.OPTIMAL:
+                return
+            known = len(pool)
             for template in _templates(choices, layout):
-                pool.add_critical(template, _zero_fill(price.durations, template))
-            fresh = list(islice(pool, new, None))
+                pool.add_critical(template, _filled(price.durations, template))
+            fresh = list(islice(pool, known, None))
             if not fresh:
-                status = SolveStatus.ERROR
-                message = (
-                    f"the model claims Z = {result.objective} µs for a plan whose Z is "
-                    f"{price.time_us} µs and no path is missing"
+                run.status = SolveStatus.ERROR
+                run.message = (
+                    f"a plan with Z = {price.time_us} µs satisfies the model at "
+                    f"{result.objective} and no path is missing"
                 )
-                break
+                return
             built.add_cuts(fresh)
-        if best is not None and best[0] <= cutoff_us:
-            done = best[0] <= bound
-            final = SolveStatus.OPTIMAL if done else SolveStatus.FEASIBLE
-            if status is SolveStatus.ERROR:
-                final = status
-            layout_out: Layout | None = best[1]
-            time_out: int | None = best[0]
-        else:
-            final, layout_out, time_out = status, None, None
-            if status in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE):
-                final = SolveStatus.NO_SOLUTION
-        size = built.model.size()
-        return CaseOutcome(
-            final,
-            limit,
-            layout_out,
-            time_out,
-            bound,
-            rounds,
-            engine,
-            trusted,
-            time.monotonic() - began,
-            message,
-            {
-                "booleans": size.booleans,
-                "integers": size.integers,
-                "rows": size.rows,
-                "terms": size.terms,
-            },
-        )
 
 
-def _zero_fill(
-    durations: dict[Duration, int], template: Template
-) -> dict[Duration, int]:
-    """Durations for another template: ops of a whole backward stand in for split ones."""
-    from planner.pipeline.event_graph import event_graph
-
+def _filled(durations: dict[Duration, int], template: Template) -> dict[Duration, int]:
+    """Durations for another template; what it needs and the plan has not is taken as 0."""
     return {key: durations.get(key, 0) for key in event_graph(template).variables}
 
 
 def _templates(choices: CaseChoices, layout: Layout) -> Iterator[Template]:
     """The plan's template, the same for the other schedules, and with other extra warm-up."""
     degrees, m = choices.co.degrees, choices.co.num_microbatches
-    yield layout.template(m)
     pp = degrees.pp
-    slow = [
-        b for b in range(pp - 1) if any(d != e for d, e, _ in layout.flows[b])
-    ]
+    yield layout.template(m)
+    slow = [b for b in range(pp - 1) if any(d != e for d, e, _ in layout.flows[b])]
     for choice in choices.schedules:
         warmups: list[tuple[int, ...]] = [(0,) * pp]
         if SCHEDULES[choice.schedule].has_extra_warmup and slow:
-            vectors = product(choices.warmup_steps, repeat=len(slow))
+            vectors = product(*(choices.warmup_steps(b) for b in slow))
             warmups = [
                 tuple(
                     sum(step for b, step in zip(slow, steps, strict=True) if b >= s)
@@ -199,6 +272,3 @@ def _templates(choices: CaseChoices, layout: Layout) -> Iterator[Template]:
             yield Template(
                 choice.schedule, pp, degrees.virtual_stages, m, choice.run_length, extra
             )
-
-
-__all__ = ["CaseOutcome", "CaseSolver", "space"]

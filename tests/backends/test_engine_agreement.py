@@ -85,7 +85,7 @@ def test_engines_agree_with_enumeration(pool, model, data):
             assert result.status is SolveStatus.OPTIMAL, f"{result.message}\n{result.log}"
             assert result.objective == result.bound == best
             assert model.evaluate(result.values).feasible
-        assert result.trusted == (name == "cp_sat")
+        assert result.trusted == (name == "cp-sat")
     if best is None:
         return
     name = data.draw(st.sampled_from(NAMES))
@@ -174,7 +174,7 @@ def test_fixing_the_optimum_and_forbidding_it(pool):
     a = [model.boolean(f"a{i}") for i in range(6)]
     model.add(linear_sum((2 * i + 3) * v for i, v in enumerate(a)) >= 20, family="need")
     model.minimize(linear_sum((3 * i + 4) * v for i, v in enumerate(a)))
-    with Engine("cp_sat") as engine:
+    with Engine("cp-sat") as engine:
         parent = engine.solve(model)
         halves = []
         for side in (0, 1):

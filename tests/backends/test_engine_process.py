@@ -150,13 +150,13 @@ def test_memory_limit(name):
 
 def test_memory_limit_of_cp_sat():
     """A limit below what CP-SAT needs is reported as such; a later solve works."""
-    with Engine("cp_sat") as engine:
+    with Engine("cp-sat") as engine:
         result = engine.solve(cover(400), EngineOptions(memory_limit_bytes=1 << 26))
         assert result.limit is Limit.MEMORY, result.message
         assert engine.solve(simple()).status is SolveStatus.OPTIMAL
 
 
-@pytest.mark.parametrize("name", ["cp_sat", "cbc"])
+@pytest.mark.parametrize("name", ["cp-sat", "cbc"])
 def test_kill_from_outside_and_restart(name):
     """A solver killed in a solve gives ERROR or FEASIBLE; the next solve has a new child."""
     with Engine(name) as engine:
@@ -174,7 +174,7 @@ def test_kill_from_outside_and_restart(name):
         result = engine.solve(cover(60), EngineOptions(time_limit_s=30))
         killer.join()
         assert "SIGKILL" in result.message
-        if name == "cp_sat":
+        if name == "cp-sat":
             assert result.status is SolveStatus.FEASIBLE
         else:
             assert result.status is SolveStatus.ERROR
@@ -274,7 +274,7 @@ def start_planner(backend: str) -> tuple[subprocess.Popen[str], int]:
     return planner, group
 
 
-@pytest.mark.parametrize("backend", ["cp_sat", "cbc", "fake_backends:HangWithPlan"])
+@pytest.mark.parametrize("backend", ["cp-sat", "cbc", "fake_backends:HangWithPlan"])
 def test_ctrl_c(backend):
     """SIGINT to the planner raises KeyboardInterrupt, keeps the best plan, leaves nothing."""
     planner, group = start_planner(backend)
@@ -343,5 +343,5 @@ def test_large_model_goes_through():
     x = [model.boolean(f"x{i}") for i in range(20000)]
     model.add(x[0] + x[-1] >= 1, family="need")
     model.minimize(x[0] + 2 * x[-1])
-    with Engine("cp_sat") as engine:
+    with Engine("cp-sat") as engine:
         assert engine.solve(model).objective == 1

@@ -1,0 +1,64 @@
+"""Proves the best training plan of a large model over several datacenters.
+
+The names below are imported from their modules when they are first used, so that
+``import planner`` is quick and loads no solver::
+
+    from planner import check_plan, load_instance, solve
+
+    instance = load_instance("tiny")
+    result = solve(instance)
+    assert result.plan is not None
+    assert check_plan(instance, result.plan).feasible
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planner.check import check_plan
+    from planner.instance import InputError, Instance, load_instance
+    from planner.plan import Plan, parse_plan
+    from planner.search.result import SolveResult
+    from planner.search.solve import solve
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "InputError",
+    "Instance",
+    "Plan",
+    "SolveResult",
+    "__version__",
+    "check_plan",
+    "load_instance",
+    "parse_plan",
+    "solve",
+]
+
+_HOMES = {
+    "InputError": "planner.instance",
+    "Instance": "planner.instance",
+    "Plan": "planner.plan",
+    "SolveResult": "planner.search.result",
+    "check_plan": "planner.check",
+    "load_instance": "planner.instance",
+    "parse_plan": "planner.plan",
+    "solve": "planner.search.solve",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

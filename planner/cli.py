@@ -1,0 +1,342 @@
+"""The ``planner`` command: reads arguments, calls the library, prints, picks the exit code.
+
+Everything heavy is imported by the command that needs it.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from planner import __version__
+
+EPILOG_EXIT = (
+    "Exit codes: 0 proven, or within the asked gap; 1 internal error; 2 bad usage or invalid "
+    "input; 3 infeasible; 4 a checked plan, not proven; 5 no plan found; 130 interrupted."
+)
+
+
+@dataclass
+class State:
+    """What holds for one run of the command."""
+
+    debug: bool = False
+
+
+def _seconds(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 < value < math.inf:
+        raise click.BadParameter(f"{value} is not a number of seconds above 0.")
+    return value
+
+
+def _fraction(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
+    if not 0 <= value <= 1:
+        raise click.BadParameter(f"{value} is not a fraction from 0 to 1 (0.01 is 1 %).")
+    return value
+
+
+def _set_debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(State).debug = True
+
+
+debug_option = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_debug,
+    help="Print the traceback of an internal error.",
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document on standard output."
+)
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="'planner COMMAND --help' shows the options of a command and examples.",
+    invoke_without_command=True,
+)
+@click.version_option(__version__, prog_name="planner")
+@debug_option
+@click.pass_context
+def cli(ctx: click.Context) -> int:
+    """Prove the best training plan of a large model over several datacenters."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        return 2
+    return 0
+
+
+@cli.command(epilog=EPILOG_EXIT)
+@click.argument("instance")
+@click.option("-o", "--output", type=Path, metavar="FILE", help="Write the solve document.")
+@json_option
+@click.option(
+    "--time-limit", type=float, callback=_seconds, metavar="S", help="Stop after S seconds."
+)
+@click.option(
+    "--gap",
+    type=float,
+    callback=_fraction,
+    default=0.0,
+    metavar="G",
+    help="Stop once the plan is proven within this fraction of the best.  [default: 0]",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "cp-sat", "cbc", "highs"]),
+    default="auto",
+    show_default=True,
+    help="Solver of the models.",
+)
+@click.option(
+    "--formulation", default="plain", show_default=True, metavar="NAME", help="Model of a case."
+)
+@click.option("--heuristic", is_flag=True, help="Look for a good plan; prove only a bound.")
+@click.option("--certify", is_flag=True, help="Take a second witness for every solved case.")
+@click.option(
+    "--fix",
+    "fixes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Allow only this value of a choice; repeat a key to allow several.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
+@click.option("--workers", type=click.IntRange(1, 4096), default=1, show_default=True)
+@debug_option
+def solve(
+    instance: str,
+    output: Path | None,
+    as_json: bool,
+    time_limit: float | None,
+    gap: float,
+    backend: str,
+    formulation: str,
+    heuristic: bool,
+    certify: bool,
+    fixes: tuple[str, ...],
+    seed: int,
+    workers: int,
+) -> int:
+    r"""Find the plan with the shortest iteration and prove it.
+
+    INSTANCE is a JSON file or the name of a shipped instance (see 'planner instances').
+
+    \b
+    Examples:
+      planner solve dense-17b-2-buildings
+      planner solve job.json -o plan.json --time-limit 600 --gap 0.01
+      planner solve job.json --fix pp=8 --fix schedule=1f1b --fix schedule=zb_h1
+      planner solve job.json --fix layers_per_stage=12,12,12,12 --json > plan.json
+    """
+    from planner.instance.errors import InputError, nearest
+    from planner.instance.fixes import with_fixes
+    from planner.instance.load import load_instance
+    from planner.report.exit_codes import exit_code
+    from planner.report.output import check_writable, json_text, write_atomically
+    from planner.report.progress import reporter
+
+    if output is not None:
+        check_writable(output, not_over=instance)
+    job = with_fixes(load_instance(instance), fixes)
+    from planner.search.solve import FORMULATIONS
+    from planner.search.solve import solve as run
+
+    if formulation not in FORMULATIONS:
+        raise InputError(
+            "--formulation",
+            f"no formulation is named '{formulation}'; known: {', '.join(FORMULATIONS)}",
+            nearest(formulation, FORMULATIONS),
+        )
+    with reporter(sys.stderr) as progress:
+        result = run(
+            job,
+            time_limit_s=time_limit,
+            gap=gap,
+            backend=backend,
+            formulation=formulation,
+            heuristic=heuristic,
+            certify=certify,
+            seed=seed,
+            workers=workers,
+            progress=progress,
+        )
+    try:
+        if output is not None:
+            write_atomically(output, json_text(result.to_json()))
+            click.echo(f"written: {output}", err=True)
+    finally:
+        if as_json:
+            _print_json(result.to_json())
+        else:
+            from planner.report.text import render_solve
+
+            _print_report(lambda console: render_solve(result, console))
+    return exit_code(result, gap)
+
+
+@cli.command(epilog="Exit codes: 0 accepted; 1 refused; 2 bad usage or invalid input.")
+@click.argument("instance")
+@click.argument("plan", type=Path)
+@json_option
+@debug_option
+def check(instance: str, plan: Path, as_json: bool) -> int:
+    r"""Check a plan and recompute its iteration time.
+
+    PLAN is a solve document or a bare plan object. Every rule of the plan space is checked; no
+    solver is used.
+
+    \b
+    Examples:
+      planner check dense-17b-2-buildings plan.json
+      planner check job.json hand-written-plan.json --json
+    """
+    from planner.check import check_plan
+    from planner.instance import load_instance
+    from planner.instance.text import LARGEST_DOCUMENT, read_json
+    from planner.plan import parse_plan
+
+    job = load_instance(instance)
+    report = check_plan(job, parse_plan(read_json(plan, largest=LARGEST_DOCUMENT)))
+    if as_json:
+        _print_json(report.to_json())
+    else:
+        from planner.report.text import render_check
+
+        _print_report(lambda console: render_check(report, console))
+    return 0 if report.feasible else 1
+
+
+@cli.command()
+@debug_option
+def schema() -> int:
+    r"""Print the JSON schema of instance files, for editors.
+
+    \b
+    Example:
+      planner schema > instance.schema.json
+    """
+    from planner.instance import json_schema
+
+    _print_json(json_schema())
+    return 0
+
+
+@cli.command()
+@json_option
+@debug_option
+def instances(as_json: bool) -> int:
+    r"""List the shipped instances.
+
+    \b
+    Example:
+      planner instances
+    """
+    from planner.instance import load_instance, shipped_names
+
+    described = {name: load_instance(name).description for name in shipped_names()}
+    if as_json:
+        _print_json([{"name": name, "description": text} for name, text in described.items()])
+    else:
+        from planner.report.text import render_pairs
+
+        _print_report(lambda console: render_pairs(described, console))
+    return 0
+
+
+@cli.command()
+@json_option
+@debug_option
+def show_versions(as_json: bool) -> int:
+    r"""Print versions, for bug reports.
+
+    \b
+    Example:
+      planner show-versions
+    """
+    from planner.versions import versions
+
+    found = versions()
+    if as_json:
+        _print_json(found)
+    else:
+        from planner.report.text import render_pairs
+
+        _print_report(lambda console: render_pairs(found, console))
+    return 0
+
+
+def _print_json(document: Any) -> None:
+    from planner.report.output import json_text, write_stdout
+
+    write_stdout(json_text(document))
+
+
+def _print_report(render: Callable[[Any], None]) -> None:
+    from planner.report.output import write_stdout
+    from planner.report.text import report_console
+
+    console = report_console()
+    with console.capture() as captured:
+        render(console)
+    write_stdout("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code; every failure is one line on standard error."""
+    state = State()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        outcome = cli.main(
+            None if argv is None else list(argv),
+            prog_name="planner",
+            standalone_mode=False,
+            obj=state,
+        )
+        return outcome if isinstance(outcome, int) else 0
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted", 130)
+    except click.UsageError as error:
+        command = "planner" if error.ctx is None else error.ctx.command_path
+        return _fail(f"error: {error.format_message()} (see '{command} --help')", 2)
+    except Exception as error:  # noqa: BLE001 (the last resort)
+        return _failure(error, state)
+
+
+def _failure(error: Exception, state: State) -> int:
+    """Report an error that a command raised."""
+    from planner.backends import BackendUnavailableError
+    from planner.instance.errors import InputError, one_line
+    from planner.report.output import OutputError
+
+    if isinstance(error, InputError):
+        return _fail(f"error: {error}", 2)
+    if isinstance(error, BackendUnavailableError):
+        return _fail(one_line(f"error: --backend: {error}"), 2)
+    if isinstance(error, OutputError):
+        return _fail(f"error: {error}", 1)
+    if state.debug:
+        import traceback
+
+        traceback.print_exception(error)
+    hint = "" if state.debug else " (--debug shows the traceback)"
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return _fail(one_line(f"internal error: {what}") + hint, 1)
+
+
+def _fail(line: str, code: int) -> int:
+    click.echo(" ".join(line.split("\n")), err=True)
+    return code

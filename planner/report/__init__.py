@@ -1,0 +1,1 @@
+"""What people see: the readable report, progress, files and exit codes."""

@@ -1,0 +1,130 @@
+"""Progress of a solve on standard error: a live line on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self, TextIO
+
+from planner.report.units import duration, percent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    from planner.search.result import Progress
+
+SECONDS_BETWEEN_LINES = 5.0
+"""Pause between two lines where standard error is not a terminal."""
+
+
+class Reporter(Protocol):
+    """Shows progress while it is entered as a context."""
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Remove what was shown on a terminal."""
+        ...
+
+    def __call__(self, progress: Progress) -> None:
+        """Show the state of the search."""
+        ...
+
+
+def reporter(stream: TextIO | None) -> Reporter:
+    """Return the reporter that suits a stream."""
+    if stream is not None and stream.isatty():
+        from rich.console import Console
+
+        console = Console(file=stream, highlight=False, markup=False)
+        if not console.is_dumb_terminal:
+            return _Live(console)
+    return _Lines(stream)
+
+
+def progress_line(progress: Progress) -> str:
+    """Return the state of the search as one line without the time."""
+    best = "none" if progress.best_us is None else duration(progress.best_us)
+    gap = "unknown" if progress.gap is None else percent(progress.gap)
+    return (
+        f"{progress.phase}: {progress.cases_done:,} of {progress.cases_total:,} cases, "
+        f"best {best}, bound {duration(progress.bound_us)}, gap {gap}"
+    )
+
+
+class _Lines:
+    """Plain lines, at most one every few seconds."""
+
+    def __init__(self, stream: TextIO | None, pause_s: float = SECONDS_BETWEEN_LINES) -> None:
+        self._stream = stream
+        self._pause_s = pause_s
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        return None
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if self._stream is None or now < self._next:
+            return
+        self._next = now + self._pause_s
+        with contextlib.suppress(OSError):
+            print(
+                f"[{progress.elapsed_s:.1f} s] {progress_line(progress)}",
+                file=self._stream,
+                flush=True,
+            )
+
+
+class _Live:
+    """One line that is redrawn and disappears at the end."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._bar: Bar = Progress(
+            SpinnerColumn(),
+            TimeElapsedColumn(),
+            BarColumn(bar_width=12),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("reading", total=None)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        self._bar.update(
+            self._task,
+            description=progress_line(progress),
+            total=progress.cases_total or None,
+            completed=progress.cases_done,
+        )

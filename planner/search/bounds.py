@@ -1,0 +1,672 @@
+"""Lower bounds on Z that need no model.
+
+Every bound holds for all plans of what it is given: a shape, a shape with ``pp`` and ``dp``, or one
+(schedule, option) of a degrees case.  ``docs/bounds.md`` has the proofs.  No solver and no
+formulation is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from planner import space
+from planner.choices import CaseChoices, ScheduleChoice
+from planner.cost.coefficients import (
+    CaseCoefficients,
+    MemoryCosts,
+    Option,
+    Units,
+    case_coefficients,
+)
+from planner.pipeline.schedules import SCHEDULES, Template
+from planner.plan import Degrees, Recompute, Sync
+from planner.problem import Problem
+from planner.search.template_bound import MAX_OPS, SplitCosts, split_bound
+
+INFEASIBLE = 1 << 62
+"""Stands for "no plan at all" where bounds are compared."""
+
+
+class Shape(NamedTuple):
+    """What the durations of a layer depend on, sharding aside."""
+
+    tp: int
+    cp: int
+    ep: int
+    etp: int
+    micro_batch_size: int
+
+    def case(self, pp: int, virtual_stages: int, dp: int, dp_shard: int) -> Degrees:
+        """A degrees case of this shape."""
+        return Degrees(
+            self.tp,
+            self.cp,
+            self.ep,
+            self.etp,
+            pp,
+            virtual_stages,
+            self.micro_batch_size,
+            dp,
+            dp_shard,
+        )
+
+
+class ShapeWork(NamedTuple):
+    """Least time per unit and microbatch, by GPU class, of any option of a shape.
+
+    ``total`` is Σ over units of the smallest over classes; ``classes`` lists (cells, work, ratio)
+    from the fastest on, ``ratio`` = least quotient of a unit's time there and its smallest time.
+    """
+
+    units: Units
+    counts: Units
+    total: int
+    classes: tuple[tuple[int, int, float], ...]
+
+    @property
+    def cells(self) -> int:
+        """Cells of all sites."""
+        return sum(cells for cells, _, _ in self.classes)
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Integer quotient, rounded up."""
+    return -(-a // b)
+
+
+class Bounds:
+    """Bounds of one problem, with their caches."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.shape_work = lru_cache(None)(self._shape_work)
+        self.layer_counts = self._layer_counts()
+        self.unit_times: dict[tuple[object, ...], tuple[Units, Units, Units]] = {}
+        self._lengths: dict[tuple[Template, SplitCosts], int | None] = {}
+
+    def _layer_counts(self) -> dict[str, int]:
+        kinds = self.problem.model.layer_kinds
+        return {kind: kinds.count(kind) for kind in set(kinds)}
+
+    def unit_counts(self, co: CaseCoefficients) -> Units:
+        """Units of the whole model."""
+        return tuple(self.layer_counts.get(unit, 1) for unit in co.units)
+
+    def _shape_work(self, shape: Shape) -> ShapeWork:
+        case = shape.case(1, 1, 1, 1)
+        co = CaseCoefficients(self.problem, case)
+        option = Option("ddp", True, "none", False)
+        per_class = {}
+        cells: dict[int, int] = {}
+        for d, site in enumerate(self.problem.sites):
+            room = co.cells[d]
+            if room:
+                cells[site.gpu_class] = cells.get(site.gpu_class, 0) + room
+        for g in cells:
+            ops = co.ops(g, option)
+            per_class[g] = tuple(f + b for f, b in zip(ops.forward, ops.backward, strict=True))
+        counts = self.unit_counts(co)
+        if not per_class:
+            return ShapeWork((0,) * len(counts), counts, 0, ())
+        least = tuple(min(column) for column in zip(*per_class.values(), strict=True))
+        rows = []
+        for g, units in per_class.items():
+            ratios = [a / b for a, b in zip(units, least, strict=True) if b]
+            work = sum(n * t for n, t in zip(counts, units, strict=True))
+            rows.append((cells[g], work, min(ratios, default=1.0)))
+        total = sum(n * t for n, t in zip(counts, least, strict=True))
+        return ShapeWork(least, counts, total, tuple(sorted(rows, key=lambda r: r[1])))
+
+    @cached_property
+    def fixed_us(self) -> int:
+        """µs per iteration that depend on nothing."""
+        co = case_coefficients(self.problem, Degrees(1, 1, 1, 1, 1, 1, 1, 1, 1))
+        return co.fixed_us
+
+    def shape(self, shape: Shape) -> int:
+        """All cells busy all the time: batch in microbatches × work ÷ cells, per class."""
+        work = self.shape_work(shape)
+        if not work.classes:
+            return INFEASIBLE
+        speed = sum(cells / ratio for cells, _, ratio in work.classes)
+        batch = self.problem.training.global_batch_size // shape.micro_batch_size
+        return self.fixed_us + int(batch * work.total / speed * (1 - 1e-12))
+
+    def stage(self, shape: Shape, pp: int, dp: int) -> int:
+        """Least time of the slowest stage per microbatch, in µs.
+
+        The work is spread evenly at best; and stages that no longer find a place on fast GPUs are
+        slower: if the classes up to ``j`` have ``c`` cells, at least ``pp − ⌊c/dp⌋`` stages run
+        (also) on a slower one.
+        """
+        work = self.shape_work(shape)
+        layers = sum(self.layer_counts.values())
+        least_layer = min(work.units[: len(self.layer_counts)])
+        best = max(ceil_div(work.total, pp), ceil_div(layers, pp) * least_layer)
+        cells = 0
+        for j, (room, _, _) in enumerate(work.classes[:-1]):
+            cells += room
+            slow = max(0, pp - cells // dp)
+            if slow:
+                ratio = min(r for _, _, r in work.classes[j + 1 :])
+                best = max(best, int(work.total / (pp - slow + slow / ratio) * (1 - 1e-12)))
+        return best
+
+    def pipeline_degree(self, shape: Shape, pp: int, dp: int) -> int:
+        """``m`` microbatches through the slowest stage, and reaching and leaving it."""
+        m = self.problem.training.global_batch_size // (dp * shape.micro_batch_size)
+        work = self.shape_work(shape)
+        return self.fixed_us + max(m * self.stage(shape, pp, dp), work.total)
+
+
+    def template_length(
+        self, choice: ScheduleChoice, co: CaseCoefficients, costs: SplitCosts, beyond_us: int
+    ) -> int | None:
+        """:func:`split_bound` of a schedule without extra warm-up; 0 where it is too long to build.
+
+        Extra warm-up needs more memory and may shorten the path, so for schedules that take it the
+        value counts only where no replica changes site; None (no split fits) holds for all.
+        """
+        degrees = co.degrees
+        template = Template(
+            choice.schedule,
+            degrees.pp,
+            degrees.virtual_stages,
+            co.num_microbatches,
+            choice.run_length,
+            (0,) * degrees.pp,
+        )
+        if template.m * template.chunks * 3 > MAX_OPS:
+            return 0
+        key = (template, costs)
+        if key not in self._lengths:
+            self._lengths[key] = split_bound(template, co.layer_units, costs, beyond_us)
+        return self._lengths[key]
+
+    def chunks(self, shape: Shape, pp: int, virtual_stages: int, dp: int, shards: tuple[int, ...], beyond_us: int) -> int:
+        """All cases with these degrees, whatever their shard degree.
+
+        State is taken as small as any sharding makes it, synchronisation as free.
+        """
+        best = INFEASIBLE
+        cases = [shape.case(pp, virtual_stages, dp, shard) for shard in shards]
+        relaxed: dict[str, list[MemoryCosts]] = {}
+        for case in cases:
+            choices = CaseChoices(self.problem, case_coefficients(self.problem, case))
+            for option in choices.options:
+                relaxed.setdefault(option.recompute, []).append(choices.co.memory(option))
+        co = case_coefficients(self.problem, cases[0])
+        bounds = CaseBounds(self, CaseChoices(self.problem, co))
+        schedules = tuple(dict.fromkeys(c for case in cases[:1] for c in CaseChoices(self.problem, co).schedules))
+        return best if not schedules or not relaxed else min(
+            bounds.relaxed(choice, recompute, memories, beyond_us)
+            for choice in schedules
+            for recompute, memories in relaxed.items()
+        )
+
+
+class ChoiceBound(NamedTuple):
+    """Bound of one (schedule, option) of a case and the rule that gives it."""
+
+    value_us: int
+    rule: str
+
+
+class _SyncWay(NamedTuple):
+    """Least times of synchronisation, µs.
+
+    ``reduce``, ``gather`` and ``optimizer`` are sums over the stages; latencies, ``start``, ``end``
+    (what no overlap hides) and the layers are of one stage.
+    """
+
+    reduce: int
+    reduce_latency: int
+    gather: int
+    gather_latency: int
+    end: int
+    start: int
+    optimizer: int
+    layer_optimizer: int
+
+
+def _least_of(ways: tuple[_SyncWay, ...]) -> _SyncWay:
+    """Component by component: stages may be synchronised in different ways."""
+    return _SyncWay(*(min(column) for column in zip(*ways, strict=True)))
+
+
+def _least_share(part: Units, others: tuple[Units, ...]) -> float:
+    """Least share of a part of the work of a unit, over the units that have work."""
+    wholes = [sum(column) for column in zip(part, *others, strict=True)]
+    return min(p / whole for p, whole in zip(part, wholes, strict=True) if whole)
+
+
+class CaseBounds:
+    """Bounds of one degrees case."""
+
+    def __init__(self, bounds: Bounds, choices: CaseChoices) -> None:
+        self.bounds = bounds
+        self.choices = choices
+        self.co = choices.co
+        self.problem = choices.problem
+        self.counts = bounds.unit_counts(self.co)
+        self.layers = sum(bounds.layer_counts.values())
+        self._ways: dict[tuple[object, ...], tuple[_SyncWay, ...]] = {}
+
+    @cached_property
+    def classes(self) -> tuple[int, ...]:
+        """GPU classes with room for a cell."""
+        return tuple(
+            sorted(
+                {
+                    site.gpu_class
+                    for d, site in enumerate(self.problem.sites)
+                    if self.co.cells[d]
+                }
+            )
+        )
+
+    @cached_property
+    def least_hosts(self) -> int:
+        """Fewest sites that can hold all replicas of one stage (0: they do not fit)."""
+        degrees = self.co.degrees
+        unit = space.granularity(degrees, spanning=self.problem.search.shard_across_sites)
+        room = sorted((min(c, degrees.dp) // unit * unit for c in self.co.cells), reverse=True)
+        total = 0
+        for n, cells in enumerate(room, start=1):
+            total += cells
+            if total >= degrees.dp:
+                return n
+        return 0
+
+    @cached_property
+    def fits_one_site(self) -> bool:
+        """Whether one site can hold the whole job."""
+        return self.co.degrees.pp * self.co.degrees.dp <= max(self.co.cells)
+
+    def _least(self, option: Option, name: str) -> Units:
+        return tuple(
+            min(column)
+            for column in zip(
+                *(getattr(self.co.ops(g, option), name) for g in self.classes), strict=True
+            )
+        )
+
+    def unit_times(self, option: Option, split: bool) -> tuple[Units, Units, Units]:
+        """Least forward, backward and weight-gradient time per unit over the GPU classes."""
+        key = (split, *(self.co.ops_key(g, option) for g in self.classes))
+        found = self.bounds.unit_times.get(key)
+        if found is None:
+            found = self._unit_times(option, split)
+            self.bounds.unit_times[key] = found
+        return found
+
+    def _unit_times(self, option: Option, split: bool) -> tuple[Units, Units, Units]:
+        forward = self._least(option, "forward")
+        if split:
+            return forward, self._least(option, "input_gradient"), self._least(
+                option, "weight_gradient"
+            )
+        return forward, self._least(option, "backward"), (0,) * len(forward)
+
+    def _total(self, units: Units) -> int:
+        return sum(n * t for n, t in zip(self.counts, units, strict=True))
+
+    def _layer_min(self, units: Units) -> int:
+        return min(units[: len(self.co.kinds)])
+
+    def quick(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
+        """Bound of one schedule and option from memory and work alone.
+
+        Where the replicas or the model cannot be placed the value is :data:`INFEASIBLE`.
+        """
+        if self.least_hosts == 0:
+            return ChoiceBound(INFEASIBLE, "placement")
+        if not self._memory_fits(choice, option):
+            return ChoiceBound(INFEASIBLE, "memory")
+        split = SCHEDULES[choice.schedule].split_backward
+        forward, backward, weight = self.unit_times(option, split)
+        work = self._total(forward) + self._total(backward) + self._total(weight)
+        slowest = ceil_div(work, self.co.degrees.pp)
+        return ChoiceBound(self.co.fixed_us + self.co.num_microbatches * slowest, "work")
+
+    def choice(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
+        """Bound of all plans of the case with this schedule and option."""
+        quick = self.quick(choice, option)
+        if quick.value_us >= INFEASIBLE:
+            return quick
+        ways = self._sync_ways(option)
+        if self.co.degrees.pp > 1:
+            ways = (_least_of(ways),)
+        best = min(self._length(choice, option, way) for way in ways)
+        return ChoiceBound(self.co.fixed_us + best, "time")
+
+    def _length(self, choice: ScheduleChoice, option: Option, way: _SyncWay) -> int:
+        """Least longest path for given least times of synchronisation."""
+        split = SCHEDULES[choice.schedule].split_backward
+        forward, backward, weight = self.unit_times(option, split)
+        f, b, w = self._total(forward), self._total(backward), self._total(weight)
+        pp, m = self.co.degrees.pp, self.co.num_microbatches
+        work = f + b + w
+        starts = way.gather + pp * way.gather_latency
+        ends = way.reduce + pp * way.reduce_latency
+        if option.overlap:
+            last = w if split else b
+            starts = max(pp * way.start, starts - f + pp * self._layer_min(forward))
+            ends = max(pp * way.end, ends - last + pp * self._layer_min(weight if split else backward))
+        least_end = way.end + way.layer_optimizer
+        devices = ceil_div(m * work + starts + ends + way.optimizer, pp)
+        slowest = m * self._slowest_stage(forward, backward, weight)
+        best = max(devices, way.start + slowest + least_end, way.start + f + b + least_end)
+        if pp > 1:
+            first = self._layer_min(forward) + (0 if split else self._layer_min(backward))
+            ramp = ceil_div(m * work, pp) + first * (pp - 1) // 2
+            if self.co.degrees.virtual_stages == 1:
+                share = 1.0 if not split else _least_share(forward, (backward, weight))
+                ramp = max(ramp, int(work * share / (1 - (1 - share / m) ** pp) * (1 - 1e-12)))
+            best = max(best, ramp + way.start + least_end)
+            if choice.schedule == "gpipe":
+                flush = work + (m - 1) * ceil_div(work, pp)
+                best = max(best, way.start + flush + least_end)
+            if choice.schedule == "1f1b":
+                turns = self._one_f_one_b(forward, backward, work)
+                best = max(best, way.start + turns + least_end)
+        return best
+
+    def template(
+        self, choice: ScheduleChoice, option: Option, beyond_us: int = INFEASIBLE
+    ) -> ChoiceBound:
+        """Bound of one schedule and option from its own op orders.
+
+        Parameters
+        ----------
+        beyond_us
+            Values above this need not be told apart.
+        """
+        found = self.choice(choice, option)
+        degrees = self.co.degrees
+        if found.value_us > beyond_us or degrees.pp == 1:
+            return found
+        way = _least_of(self._sync_ways(option))
+        ends = self.co.fixed_us + way.start + way.end + way.layer_optimizer
+        rules = SCHEDULES[choice.schedule]
+        costs = self.co.memory(option)
+        split = rules.split_backward
+        length = self.bounds.template_length(
+            choice,
+            self.co,
+            _split_costs(
+                self.unit_times(option, split), costs, split=split, limit_mib=self._largest_limit
+            ),
+            beyond_us - ends,
+        )
+        if length is None:
+            return ChoiceBound(INFEASIBLE, "memory")
+        if rules.has_extra_warmup and self._may_warm_up:
+            return found
+        return max(found, ChoiceBound(ends + length, "paths"))
+
+    def relaxed(
+        self,
+        choice: ScheduleChoice,
+        recompute: Recompute,
+        memories: Sequence[MemoryCosts],
+        beyond_us: int,
+    ) -> int:
+        """Bound of one schedule and way to recompute, over several shardings at once."""
+        split = SCHEDULES[choice.schedule].split_backward
+        option = Option("ddp", True, recompute, False)
+        times = self.unit_times(option, split)
+        work = sum(self._total(units) for units in times)
+        pp, m = self.co.degrees.pp, self.co.num_microbatches
+        fixed = self.co.fixed_us
+        value = fixed + m * ceil_div(work, pp)
+        if value > beyond_us:
+            return value
+        memory = memories[0]._replace(
+            state=tuple(map(min, *(c.state for c in memories)))
+            if len(memories) > 1
+            else memories[0].state,
+            working=min(c.working for c in memories),
+            head_working=min(c.head_working for c in memories),
+        )
+        costs = _split_costs(times, memory, split=split, limit_mib=self._largest_limit)
+        if pp == 1:
+            need = sum(
+                n * (s + a)
+                for n, s, a in zip(self.counts, costs.state, costs.activation, strict=True)
+            )
+            return value if need <= costs.head_room else INFEASIBLE
+        length = self.bounds.template_length(choice, self.co, costs, beyond_us - fixed)
+        if length is None:
+            return INFEASIBLE
+        if SCHEDULES[choice.schedule].has_extra_warmup and self._may_warm_up:
+            return value
+        return max(value, fixed + length)
+
+    @cached_property
+    def _largest_limit(self) -> int:
+        return max(self.co.limit_mib[d] for d, cells in enumerate(self.co.cells) if cells)
+
+    @cached_property
+    def _may_warm_up(self) -> bool:
+        crosses = {"pp-out", "mixed"} & set(self.choices.placement_kinds)
+        return len(self.problem.sites) > 1 and bool(crosses)
+
+    def _one_f_one_b(self, forward: Units, backward: Units, work: int) -> int:
+        """1F1B: each stage turns round ``m`` times.
+
+        Stage ``s`` starts its first backward after all stages' forwards and the later stages'
+        backwards, with ``min(m, pp − s)`` forwards done (any number where there may be extra
+        warm-up, but never on the last stage); so ``T ≥ Σ t + (m−1) B_s + (m − w_s) F_s`` for every
+        ``s``.  Weighted over the stages by the inverse of the coefficient ``c_s`` of their work:
+        ``T ≥ W + W ÷ Σ 1/c_s``.
+        """
+        pp, m = self.co.degrees.pp, self.co.num_microbatches
+        share = _least_share(forward, (backward,))
+        rest = _least_share(backward, (forward,))
+        inverse = 0.0
+        for s in range(pp):
+            done = min(m, pp - s)
+            if self._may_warm_up and s < pp - 1:
+                done = m
+            c = (m - 1) * rest + (m - done) * share
+            if c <= 0:
+                return work
+            inverse += 1 / c
+        return work + int(work / inverse * (1 - 1e-12))
+
+    def _slowest_stage(self, forward: Units, backward: Units, weight: Units) -> int:
+        times = tuple(a + b + c for a, b, c in zip(forward, backward, weight, strict=True))
+        degrees = self.co.degrees
+        if degrees.virtual_stages == 1:
+            return least_largest_part(self._unit_row(times), degrees.pp)
+        whole = ceil_div(self._total(times), degrees.pp)
+        return max(whole, ceil_div(self.layers, degrees.pp) * self._layer_min(times))
+
+    def _unit_row(self, times: Units) -> tuple[int, ...]:
+        """Time of each layer in order; the ends ride on the first and last one."""
+        row = [times[u] for u in self.co.layer_units]
+        row[0] += times[self.co.units.index("embedding")]
+        row[-1] += times[self.co.units.index("head")]
+        return tuple(row)
+
+    def _sync_ways(self, option: Option) -> tuple[_SyncWay, ...]:
+        """Least times of synchronisation for every way and number of hosting sites."""
+        key = (option.sharding, option.overlap, option.spanning)
+        found = self._ways.get(key)
+        if found is None:
+            found = self._ways[key] = self._all_sync_ways(option)
+        return found
+
+    def _all_sync_ways(self, option: Option) -> tuple[_SyncWay, ...]:
+        most = min(len(self.problem.sites), self.co.degrees.dp)
+        return tuple(
+            self._sync_way(option, sync, hosts)
+            for sync in self.choices.syncs
+            for hosts in range(self.least_hosts, most + 1)
+        )
+
+    def _sync_way(self, option: Option, sync: Sync, hosts: int) -> _SyncWay:
+        costs = [self.co.sync(g, option, sync, hosts) for g in self.classes]
+        optimizer = [self.co.optimizer(g, option) for g in self.classes]
+        (reduce, reduce_latency, reduce_tail), (gather, gather_latency, gather_tail) = (
+            self._between(option, sync, hosts)
+        )
+        inside_reduce = min(self._total(c.reduce) for c in costs)
+        inside_gather = min(self._total(c.gather) for c in costs)
+        least_reduce_latency = min(c.reduce_latency for c in costs)
+        least_gather_latency = min(c.gather_latency for c in costs)
+        end = min(c.reduce_tail for c in costs)
+        start = min(c.gather_tail for c in costs)
+        if sync == "hierarchical":
+            reduce, gather = inside_reduce + reduce, inside_gather + gather
+            reduce_latency += least_reduce_latency
+            gather_latency += least_gather_latency
+            end, start = end + reduce_tail, start + gather_tail
+        else:
+            reduce, reduce_latency = self._longer(
+                (inside_reduce, least_reduce_latency), (reduce, reduce_latency)
+            )
+            gather, gather_latency = self._longer(
+                (inside_gather, least_gather_latency), (gather, gather_latency)
+            )
+            end, start = max(end, reduce_tail), max(start, gather_tail)
+        if not option.overlap:
+            end = start = 0
+        return _SyncWay(
+            reduce=reduce,
+            reduce_latency=reduce_latency,
+            gather=gather,
+            gather_latency=gather_latency,
+            end=end,
+            start=start,
+            optimizer=min(self._total(units) for units in optimizer),
+            layer_optimizer=min(self._layer_min(units) for units in optimizer),
+        )
+
+    def _longer(self, inside: tuple[int, int], between: tuple[int, int]) -> tuple[int, int]:
+        """Of two times that run side by side the one with the larger sum over the stages."""
+        pp = self.co.degrees.pp
+        return max(inside, between, key=lambda time: time[0] + pp * time[1])
+
+    def _between(
+        self, option: Option, sync: Sync, hosts: int
+    ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Least exchange between sites of gradients and of parameters.
+
+        Each as (whole model without latency, latency of a stage, one layer with latency).  A pair
+        of hosting sites moves at least its own share over the fastest link; where all routes of a
+        site leave by one link, the shares of all its ``hosts - 1`` partners go over it.
+        """
+        if hosts == 1:
+            return (0, 0, 0), (0, 0, 0)
+        costs = self.co.exchange(option, sync, hosts)
+        result = []
+        for mib, tail, count in (
+            (self._total(costs.gradient), costs.gradient_tail, costs.gradient_latencies),
+            (self._total(costs.parameter), costs.parameter_tail, costs.parameter_latencies),
+        ):
+            whole = latency = one = INFEASIBLE
+            for route in self.problem.routes.values():
+                delay = count * sum(self._least_latency(link) for link in route)
+                rates = [self._least_ps(link) for link in route]
+                all_pairs = sync == "hierarchical" and self._one_exit(route[0])
+                shared = rates[0] * (hosts - 1) if all_pairs else 0
+                whole = min(whole, mib * max([shared, *rates]) // 10**6)
+                latency = min(latency, delay)
+                one = min(one, delay + ceil_div(tail * max(rates), 10**6))
+            result.append((whole, latency, one))
+        return result[0], result[1]
+
+    def _one_exit(self, link: int) -> bool:
+        """Whether all routes of the site that this link leaves begin with it."""
+        source = self.problem.links[link].source
+        site = self.problem.site_index.get(source)
+        return site is not None and all(
+            route[0] == link for (d, _), route in self.problem.routes.items() if d == site
+        )
+
+    def _least_latency(self, link: int) -> int:
+        return min(
+            (self.co.latency(link, p) for p in self.problem.protocols[link]), default=INFEASIBLE
+        )
+
+    def _least_ps(self, link: int) -> int:
+        return min(
+            (self.co.mib_ps(link, p) for p in self.problem.protocols[link]), default=INFEASIBLE
+        )
+
+    def _memory_fits(self, choice: ScheduleChoice, option: Option) -> bool:
+        """Whether the stages' capacities in layers can sum to the model.
+
+        Stage ``s`` keeps at least :func:`least_live` microbatches of each of its layers; it holds
+        no more layers than the roomiest site's limit allows.
+        """
+        costs = self.co.memory(option)
+        limit = self._largest_limit
+        degrees = self.co.degrees
+        split = SCHEDULES[choice.schedule].split_backward
+        activation = costs.split_activation if split else costs.activation
+        kinds = range(len(self.co.kinds))
+        embedding, head = len(kinds), len(kinds) + 1
+        last = degrees.pp - 1 if SCHEDULES[choice.schedule].chunk_map == "loop" else 0
+        total = 0
+        for s in range(degrees.pp):
+            live = least_live(choice, degrees.pp, s, self.co.num_microbatches)
+            is_last = s == last
+            room = limit - (costs.head_working if is_last else costs.working)
+            if s == 0:
+                room -= costs.state[embedding] + live * activation[embedding]
+            if is_last:
+                room -= costs.state[head] + activation[head]
+            per_layer = min(costs.state[u] + live * activation[u] for u in kinds)
+            layers = room // per_layer if per_layer else self.layers
+            if layers < degrees.virtual_stages:
+                return False
+            total += layers
+        return total >= self.layers
+
+
+def _split_costs(
+    times: tuple[Units, Units, Units], memory: MemoryCosts, *, split: bool, limit_mib: int
+) -> SplitCosts:
+    return SplitCosts(
+        *times,
+        state=memory.state,
+        activation=memory.split_activation if split else memory.activation,
+        held=memory.held,
+        room=limit_mib - memory.working,
+        head_room=limit_mib - memory.head_working,
+    )
+
+
+def least_live(choice: ScheduleChoice, pp: int, stage: int, m: int) -> int:
+    """Microbatches of every layer that a stage holds at its peak, at least (cost model 2.5)."""
+    if choice.schedule == "gpipe":
+        return m
+    if choice.schedule in ("1f1b", "zb_h1", "zb_h2"):
+        return min(m, pp - stage)
+    return 1
+
+
+@lru_cache(maxsize=65536)
+def least_largest_part(row: tuple[int, ...], parts: int) -> int:
+    """The smallest possible largest sum when a row is cut into ``parts`` non-empty pieces.
+
+    Bisection over the answer with a greedy test; exact.
+    """
+    low, high = max(max(row), ceil_div(sum(row), parts)), sum(row)
+    while low < high:
+        middle = (low + high) // 2
+        pieces, total = 1, 0
+        for value in row:
+            if total + value > middle:
+                pieces, total = pieces + 1, 0
+            total += value
+        if pieces <= parts:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,406 @@
+"""Good plans of one degrees case without a model: partitions × placements × choices, priced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice, permutations, product
+
+from planner import space
+from planner.check import memory_of_layout, memory_violations, time_of_layout
+from planner.choices import CaseChoices, ScheduleChoice
+from planner.cost.coefficients import CaseCoefficients, Option
+from planner.layout import Flows, Layout, num_boundaries, sync_pairs, used_links
+from planner.pipeline.memory import live_counts
+from planner.pipeline.schedules import SCHEDULES, Template, chunk_devices
+from planner.problem import Problem
+from planner.search.bounds import Bounds, CaseBounds, ceil_div
+
+Placement = tuple[tuple[int, ...], ...]
+MAX_ORDERS = 24
+WARMUPS = (0, 1, 2, 4, 8)
+
+
+def case_plans(
+    choices: CaseChoices, bounds: CaseBounds, cutoff_us: int | None
+) -> Iterator[tuple[int, Layout]]:
+    """Feasible plans of a case that beat the cut-off, each better than the one before.
+
+    Parameters
+    ----------
+    choices
+        The alternatives of the case.
+    bounds
+        Bounds of the case; pairs of schedule and option that cannot beat the cut-off are skipped.
+    cutoff_us
+        Only plans with a smaller Z are of interest; None = any.
+    """
+    problem, co = choices.problem, choices.co
+    ranked = sorted(
+        ((bounds.choice(*pair).value_us, i, pair) for i, pair in enumerate(choices.pairs)),
+    )
+    best = cutoff_us
+    for value, _, (choice, option) in ranked:
+        if best is not None and value >= best:
+            break
+        for layout in _layouts(choices, choice, option):
+            if memory_violations(memory_of_layout(problem, co, layout)):
+                continue
+            time_us = time_of_layout(problem, co, layout)
+            if best is None or time_us < best:
+                best = time_us
+                yield time_us, layout
+                if best <= value:
+                    break
+
+
+def _layouts(
+    choices: CaseChoices, choice: ScheduleChoice, option: Option
+) -> Iterator[Layout]:
+    problem, co = choices.problem, choices.co
+    degrees = co.degrees
+    splits: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for replicas in placements(choices, option):
+        flows = direct_flows(problem, choice, co, replicas)
+        if flows is None:
+            continue
+        layout = Layout(
+            degrees=degrees,
+            schedule=choice.schedule,
+            run_length=choice.run_length,
+            extra_warmup=(0,) * degrees.pp,
+            option=option,
+            sync=choices.syncs[0],
+            layers=(),
+            replicas=replicas,
+            flows=flows,
+            protocols={},
+        )
+        if layout.placement_kind not in choices.placement_kinds:
+            continue
+        for sync in choices.syncs:
+            synced = layout._replace(sync=sync)
+            protocols = best_protocols(problem, co, synced)
+            if protocols is None:
+                continue
+            synced = synced._replace(protocols=protocols)
+            for warmup in _warmups(choices, synced):
+                limits = tuple(
+                    min(co.limit_mib[d] for d in layout.hosts(s)) for s in range(degrees.pp)
+                )
+                key = (*limits, *warmup)
+                if key not in splits:
+                    splits[key] = list(_splits(choices, choice, option, limits, warmup, layout))
+                for layers in splits[key]:
+                    yield synced._replace(layers=layers, extra_warmup=warmup)
+            if layout.placement_kind in ("single-site", "pp-out"):
+                break
+
+
+def _warmups(choices: CaseChoices, layout: Layout) -> Iterator[tuple[int, ...]]:
+    pp = choices.co.degrees.pp
+    yield (0,) * pp
+    if not SCHEDULES[layout.schedule].has_extra_warmup:
+        return
+    slow = [b for b in range(pp - 1) if any(d != e for d, e, _ in layout.flows[b])]
+    if not slow:
+        return
+    for step in WARMUPS[1:]:
+        steps = {b: step if step in choices.warmup_steps(b) else 0 for b in slow}
+        if any(steps.values()):
+            yield tuple(sum(n for b, n in steps.items() if b >= s) for s in range(pp))
+
+
+def _splits(
+    choices: CaseChoices,
+    choice: ScheduleChoice,
+    option: Option,
+    limits: Sequence[int],
+    warmup: tuple[int, ...],
+    layout: Layout,
+) -> Iterator[tuple[int, ...]]:
+    """Layer splits that balance the stages within their memory."""
+    if choices.fixed_layers is not None:
+        yield choices.fixed_layers
+        return
+    co = choices.co
+    degrees = co.degrees
+    chunks, total = degrees.pp * degrees.virtual_stages, len(co.layer_units)
+    if chunks == 1:
+        yield (total,)
+        return
+    if degrees.virtual_stages == 1:
+        classes = [
+            {choices.problem.sites[d].gpu_class for d in layout.hosts(s)}
+            for s in range(degrees.pp)
+        ]
+        split = balanced_split(co, choice, option, classes, limits, warmup)
+        if split is not None:
+            yield split
+        return
+    base, extra = divmod(total, chunks)
+    seen = set()
+    for shift in (0, 1, 2):
+        row = [base] * chunks
+        order = [k for k in range(chunks - 1)] + [chunks - 1]
+        for k in order[:extra]:
+            row[k] += 1
+        for _ in range(shift):
+            if row[-1] > 1:
+                row[-1] -= 1
+                row[row.index(min(row[:-1]))] += 1
+        if tuple(row) not in seen:
+            seen.add(tuple(row))
+            yield tuple(row)
+
+
+def balanced_split(
+    co: CaseCoefficients,
+    choice: ScheduleChoice,
+    option: Option,
+    classes: Sequence[set[int]],
+    limits: Sequence[int],
+    warmup: tuple[int, ...],
+) -> tuple[int, ...] | None:
+    """One chunk a stage: the split with the smallest slowest stage that fits the memory.
+
+    Bisection over the slowest stage; each stage takes as many layers as time and memory allow,
+    and leaves at least one for every later stage.
+    """
+    degrees, total = co.degrees, len(co.layer_units)
+    split = SCHEDULES[choice.schedule].split_backward
+    template = Template(
+        choice.schedule, degrees.pp, 1, co.num_microbatches, choice.run_length, warmup
+    )
+    vectors = live_counts(template)
+    costs = co.memory(option)
+    activation = costs.split_activation if split else costs.activation
+    embedding, head = co.units.index("embedding"), co.units.index("head")
+    times, memory = [], []
+    for s in range(degrees.pp):
+        ops = [co.ops(g, option) for g in classes[s]]
+        times.append(
+            [
+                max(
+                    o.forward[u]
+                    + (o.input_gradient[u] + o.weight_gradient[u] if split else o.backward[u])
+                    for o in ops
+                )
+                for u in range(len(co.units))
+            ]
+        )
+        memory.append(
+            [
+                costs.state[u]
+                + max(full[0] * activation[u] + held[0] * costs.held[u] for full, held in vectors[s])
+                for u in range(len(co.units))
+            ]
+        )
+
+    def fill(slowest: int) -> tuple[int, ...] | None:
+        row, position = [], 0
+        for s in range(degrees.pp):
+            last = s == degrees.pp - 1
+            time_left = slowest - (times[s][embedding] if s == 0 else 0)
+            room = limits[s] - (costs.head_working if last else costs.working)
+            room -= memory[s][embedding] if s == 0 else 0
+            if last:
+                time_left -= times[s][head]
+                room -= memory[s][head]
+            taken = 0
+            while position < total - (degrees.pp - 1 - s):
+                unit = co.layer_units[position]
+                time_left -= times[s][unit]
+                room -= memory[s][unit]
+                if time_left < 0 or room < 0:
+                    break
+                position, taken = position + 1, taken + 1
+            if taken == 0:
+                return None
+            row.append(taken)
+        return tuple(row) if position == total else None
+
+    high = sum(max(t[u] for t in times) for u in co.layer_units) + sum(
+        max(t[embedding] + t[head] for t in times) for _ in range(1)
+    )
+    low, found = 0, fill(high)
+    if found is None:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        row = fill(middle)
+        if row is None:
+            low = middle + 1
+        else:
+            high, found = middle, row
+    return found
+
+
+def placements(choices: CaseChoices, option: Option) -> Iterator[Placement]:
+    """Whole pipelines per site, stages site after site, and a mixture that fills sites up."""
+    problem, co = choices.problem, choices.co
+    degrees = co.degrees
+    unit = space.granularity(degrees, spanning=option.spanning)
+    seen: set[Placement] = set()
+    orders = _site_orders(problem, co)
+    for order in orders:
+        for candidate in (
+            _columns(co, order, unit),
+            _even_columns(co, order, unit),
+            _stages_in_turn(co, order, unit),
+            _fill_up(co, order, unit),
+        ):
+            if candidate is None or candidate in seen:
+                continue
+            seen.add(candidate)
+            if option.spanning and not _ragged(candidate, degrees.dp_shard, co, unit):
+                continue
+            yield candidate
+
+
+def _ragged(candidate: Placement, shard: int, co: CaseCoefficients, unit: int) -> bool:
+    whole = space.granularity(co.degrees, spanning=False)
+    return any(count % whole for row in candidate for count in row)
+
+
+def _site_orders(problem: Problem, co: CaseCoefficients) -> list[tuple[int, ...]]:
+    """Orders in which sites are filled: fastest and largest first, then the others."""
+    usable = [d for d, cells in enumerate(co.cells) if cells]
+    speed = {
+        d: problem.classes[problem.sites[d].gpu_class].gpu.peak_flops[problem.training.precision]
+        for d in usable
+    }
+    first = tuple(sorted(usable, key=lambda d: (-speed[d], -co.cells[d], d)))
+    if len(usable) <= 4:
+        return [first, *(o for o in islice(permutations(usable), MAX_ORDERS) if o != first)]
+    return [first, tuple(usable), tuple(reversed(usable))]
+
+
+def _columns(co: CaseCoefficients, order: tuple[int, ...], unit: int) -> Placement | None:
+    """Whole pipelines: as many as fit at each site in turn."""
+    degrees, left = co.degrees, co.degrees.dp
+    row = [0] * len(co.cells)
+    for d in order:
+        row[d] = min(left, co.cells[d] // degrees.pp) // unit * unit
+        left -= row[d]
+    return None if left else (tuple(row),) * degrees.pp
+
+
+def _even_columns(co: CaseCoefficients, order: tuple[int, ...], unit: int) -> Placement | None:
+    """Whole pipelines, spread evenly over all sites that can hold their share."""
+    degrees = co.degrees
+    share = degrees.dp // len(order)
+    row = [0] * len(co.cells)
+    for d in order:
+        row[d] = min(share, co.cells[d] // degrees.pp) // unit * unit
+    left = degrees.dp - sum(row)
+    for d in order:
+        more = min(left, co.cells[d] // degrees.pp - row[d]) // unit * unit
+        row[d] += more
+        left -= more
+    return None if left else (tuple(row),) * degrees.pp
+
+
+def _stages_in_turn(
+    co: CaseCoefficients, order: tuple[int, ...], unit: int
+) -> Placement | None:
+    """All replicas of a stage at one site, site after site."""
+    degrees = co.degrees
+    if degrees.dp % unit:
+        return None
+    room = [co.cells[d] // degrees.dp for d in order]
+    if sum(room) < degrees.pp:
+        return None
+    shares = _spread(degrees.pp, room)
+    rows = []
+    for d, stages in zip(order, shares, strict=True):
+        row = tuple(degrees.dp if e == d else 0 for e in range(len(co.cells)))
+        rows += [row] * stages
+    return tuple(rows)
+
+
+def _spread(total: int, room: Sequence[int]) -> list[int]:
+    """Shares of ``total`` in proportion to the room."""
+    space_left, shares, left = sum(room), [], total
+    for r in room:
+        share = min(r, ceil_div(left * r, space_left)) if space_left else 0
+        shares.append(share)
+        left -= share
+        space_left -= r
+    return shares
+
+
+def _fill_up(co: CaseCoefficients, order: tuple[int, ...], unit: int) -> Placement | None:
+    """Stage after stage, each site filled before the next one is begun."""
+    degrees = co.degrees
+    free = {d: co.cells[d] // unit * unit for d in order}
+    rows = []
+    for _ in range(degrees.pp):
+        row, left = [0] * len(co.cells), degrees.dp
+        for d in order:
+            row[d] = min(left, free[d]) // unit * unit
+            free[d] -= row[d]
+            left -= row[d]
+        if left:
+            return None
+        rows.append(tuple(row))
+    return tuple(rows)
+
+
+def direct_flows(
+    problem: Problem, choice: ScheduleChoice, co: CaseCoefficients, replicas: Placement
+) -> Flows | None:
+    """Replicas stay where they can; the rest goes over the routes with the least delay first."""
+    pp = co.degrees.pp
+    result = []
+    for b in range(num_boundaries(choice.schedule, pp, co.degrees.virtual_stages)):
+        before, after = list(replicas[b]), list(replicas[(b + 1) % pp])
+        moves: dict[tuple[int, int], int] = {}
+        for d in range(len(before)):
+            stay = min(before[d], after[d])
+            if stay:
+                moves[d, d] = stay
+            before[d] -= stay
+            after[d] -= stay
+        pairs = [
+            (d, e)
+            for d, e in product(range(len(before)), repeat=2)
+            if before[d] and after[e] and {(d, e), (e, d)} <= problem.routes.keys()
+        ]
+        pairs.sort(key=lambda pair: (_delay(problem, pair), pair))
+        for d, e in pairs:
+            count = min(before[d], after[e])
+            if count:
+                moves[d, e] = count
+                before[d] -= count
+                after[e] -= count
+        if any(before):
+            return None
+        result.append(tuple((d, e, r) for (d, e), r in sorted(moves.items())))
+    return tuple(result)
+
+
+def _delay(problem: Problem, pair: tuple[int, int]) -> float:
+    return sum(problem.links[link].delay_s for link in problem.routes[pair])
+
+
+def best_protocols(
+    problem: Problem, co: CaseCoefficients, layout: Layout
+) -> dict[int, tuple[str, str]] | None:
+    """Per used link the protocol with the highest rate, then the least latency."""
+    for s in range(co.degrees.pp):
+        if any(p not in problem.routes for p in sync_pairs(layout.hosts(s), layout.sync)):
+            return None
+    pipeline, data = used_links(problem, layout.replicas, layout.flows, layout.sync)
+    chosen = {}
+    for link in pipeline | data:
+        names = problem.protocols[link]
+        if not names:
+            return None
+        best = min(
+            names, key=lambda n: (co.mib_ps(link, n), co.latency(link, n), names.index(n))
+        )
+        chosen[link] = (best, best)
+    return chosen
+
+
+__all__ = ["Bounds", "best_protocols", "case_plans", "direct_flows", "placements"]

@@ -1,0 +1,2 @@
+def explain_infeasibility(problem, tree, bounds):
+    return "infeasible", {}

@@ -1,0 +1,558 @@
+"""Best-first search over boxes of degrees cases; bounds first, models where bounds do not decide."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from planner import space
+from planner.backends import Engine, SolveStatus as EngineStatus, select_backend
+from planner.check import check_plan, price_layout
+from planner.choices import CaseChoices, ScheduleChoice
+from planner.cost.coefficients import Option, case_coefficients
+from planner.instance.schema import Instance
+from planner.layout import Layout, to_plan
+from planner.plan import Degrees
+from planner.problem import Problem
+from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound
+from planner.search.case_solver import CaseOutcome, CaseSolver
+from planner.search.heuristic import case_plans
+from planner.search.infeasibility import explain_infeasibility
+from planner.search.result import Progress, SolveResult, SolveStatus
+from planner.search.tree import Box, Closed, Tree
+from planner.versions import versions
+
+FORMULATIONS = ("plain",)
+PROGRESS_INTERVAL_S = 0.25
+DIVE_SHAPES = 64
+"""Shapes with the smallest bounds that are looked at for a first incumbent."""
+
+_LAST_STEP = 3
+"""Steps of a single case: quick bounds, full bounds, plans, then paths and the model."""
+
+TieKey = tuple[int, int, Degrees]
+
+
+@dataclass(order=True)
+class _Node:
+    """An open box; ``step`` counts what has been done to a single case."""
+
+    bound_us: int
+    serial: int
+    box: Box = field(compare=False)
+    step: int = field(compare=False, default=0)
+    rule: str = field(compare=False, default="work")
+
+
+@dataclass
+class _Incumbent:
+    """The best checked plan so far."""
+
+    time_us: int
+    layout: Layout
+
+    @property
+    def key(self) -> TieKey:
+        """Tie order: fewest crossings, fewest GPUs, smallest degrees."""
+        degrees = self.layout.degrees
+        return self.layout.crossings, degrees.gpus, degrees
+
+
+class _OutOfTimeError(Exception):
+    """The time limit has passed."""
+
+
+class Search:
+    """One search; use :func:`solve`."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        *,
+        time_limit_s: float | None,
+        gap: float,
+        backend: str,
+        seed: int,
+        workers: int,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.instance = instance
+        self.problem = Problem(instance)
+        self.bounds = Bounds(self.problem)
+        self.tree = Tree(self.problem, self.bounds)
+        self.began = time.monotonic()
+        self.deadline = None if time_limit_s is None else self.began + time_limit_s
+        self.gap = gap
+        self.backend = backend
+        self.seed = seed
+        self.workers = workers
+        self.progress = progress
+        self.serial = count()
+        self.heap: list[_Node] = []
+        self.closed: list[dict[str, Any]] = []
+        self.cases_total = 0
+        self.cases_done = 0
+        self.incumbent: _Incumbent | None = None
+        self.floor_us = INFEASIBLE
+        """Least bound of the cases that were given up without a verdict."""
+        self.models: list[dict[str, Any]] = []
+        self.errors: list[str] = []
+        self.untrusted = False
+        self._last_report = 0.0
+
+    # -- bookkeeping -----------------------------------------------------------------------
+
+    def _report(self, phase: str, *, found_new: bool = False) -> None:
+        now = time.monotonic()
+        if self.progress is None or (not found_new and now - self._last_report < PROGRESS_INTERVAL_S):
+            return
+        self._last_report = now
+        self.progress(
+            Progress(
+                self.cases_total,
+                self.cases_done,
+                self.incumbent.time_us if self.incumbent else None,
+                self.lower_bound(),
+                now - self.began,
+                phase,
+                found_new,
+            )
+        )
+
+    def lower_bound(self) -> int:
+        """No plan of the space has a smaller Z, in µs."""
+        values = [self.floor_us]
+        if self.heap:
+            values.append(self.heap[0].bound_us)
+        if self.incumbent is not None:
+            values.append(self.incumbent.time_us)
+        return min(values)
+
+    def _check_time(self) -> None:
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise _OutOfTimeError
+
+    def _close(self, box: Box, verdict: str, rule: str, **numbers: Any) -> None:
+        cases = self.tree.cases(box)
+        self.cases_done += cases
+        self.closed.append(
+            {"box": box.to_json(), "cases": cases, "verdict": verdict, "rule": rule, **numbers}
+        )
+
+    def _push(self, box: Box, verdict: Closed | int, *, step: int = 0, rule: str = "work") -> None:
+        if isinstance(verdict, Closed):
+            self._close(verdict.box, verdict.verdict, verdict.rule)
+        else:
+            heapq.heappush(self.heap, _Node(verdict, next(self.serial), box, step, rule))
+
+    def _offer(self, layout: Layout, time_us: int) -> None:
+        """Take a plan if it beats the incumbent and the full checker accepts it."""
+        candidate = _Incumbent(time_us, layout)
+        best = self.incumbent
+        if best is not None and (best.time_us, best.key) <= (time_us, candidate.key):
+            return
+        report = check_plan(self.instance, to_plan(self.problem, layout))
+        if not report.feasible or report.time_us != time_us:
+            reasons = "; ".join(f"{v.rule}: {v.message}" for v in report.violations)
+            raise RuntimeError(
+                f"internal disagreement: a plan priced at {time_us} µs is checked as "
+                f"{report.time_us} µs ({reasons or 'accepted'})"
+            )
+        self.incumbent = candidate
+        self._report("searching", found_new=True)
+
+    def _decided(self, node: _Node) -> bool:
+        """Whether no plan of a box can take the incumbent's place."""
+        best = self.incumbent
+        if best is None:
+            return False
+        if node.bound_us != best.time_us:
+            return node.bound_us > best.time_us
+        return (0, *node.box.first) >= best.key
+
+    # -- the search ------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Open boxes in the order of their bounds until the incumbent is proven."""
+        for box in self.tree.shapes():
+            self.cases_total += self.tree.cases(box)
+            self._push(box, self.tree.examine(box))
+        with Engine(self.backend) as engine:
+            self.solver = CaseSolver(
+                self.problem, engine, workers=self.workers, seed=self.seed
+            )
+            self._dive()
+            while self.heap:
+                self._check_time()
+                self._report("searching")
+                node = self.heap[0]
+                if self._decided(node):
+                    if node.bound_us > (self.incumbent.time_us if self.incumbent else 0):
+                        break
+                    heapq.heappop(self.heap)
+                    self._close(node.box, "bounded", node.rule, bound_us=node.bound_us)
+                    continue
+                if self._within_gap():
+                    break
+                heapq.heappop(self.heap)
+                try:
+                    self._open(node)
+                except BaseException:
+                    heapq.heappush(self.heap, node)
+                    raise
+            self._settle_winner()
+        self._close_rest()
+
+    def _within_gap(self) -> bool:
+        best = self.incumbent
+        return (
+            best is not None
+            and self.gap > 0
+            and best.time_us - self.lower_bound() <= self.gap * best.time_us
+        )
+
+    def _close_rest(self) -> None:
+        """Boxes that were never opened are closed by their bounds."""
+        best = self.incumbent
+        while self.heap:
+            node = heapq.heappop(self.heap)
+            proven = best is not None and self._decided(node)
+            if not proven:
+                self.floor_us = min(self.floor_us, node.bound_us)
+            self._close(
+                node.box,
+                "bounded" if proven else "open",
+                node.rule,
+                bound_us=node.bound_us,
+            )
+
+    def _open(self, node: _Node) -> None:
+        if not node.box.single:
+            if self._bounded_as_one(node):
+                return
+            for box, verdict in self.tree.children(node.box):
+                bound = verdict if isinstance(verdict, Closed) else max(verdict, node.bound_us)
+                self._push(box, bound)
+            return
+        choices = CaseChoices(self.problem, case_coefficients(self.problem, node.box.case))
+        if choices.empty:
+            self._close(node.box, "infeasible", "schedule")
+            return
+        bounds = CaseBounds(self.bounds, choices)
+        values = self._judge(node.step, choices, bounds)
+        least = min(values.values())
+        if least.value_us >= INFEASIBLE:
+            self._close(node.box, "infeasible", least.rule)
+            return
+        bound = max(node.bound_us, least.value_us)
+        if node.step < _LAST_STEP - 1:
+            self._push(node.box, bound, step=node.step + 1, rule=least.rule)
+        elif node.step == _LAST_STEP - 1:
+            self._try_heuristics(choices, bounds)
+            self._push(node.box, bound, step=_LAST_STEP, rule=least.rule)
+        elif bound > node.bound_us:
+            self._push(node.box, bound, step=_LAST_STEP, rule=least.rule)
+        else:
+            self._solve_case(node, choices, values, bound)
+
+    def _judge(
+        self, step: int, choices: CaseChoices, bounds: CaseBounds
+    ) -> dict[tuple[ScheduleChoice, Option], ChoiceBound]:
+        """Bounds of all pairs of schedule and option of a case, stronger from step to step."""
+        if step == 0:
+            return {pair: bounds.quick(*pair) for pair in choices.pairs}
+        if step < _LAST_STEP:
+            return {pair: bounds.choice(*pair) for pair in choices.pairs}
+        beyond = INFEASIBLE if self.incumbent is None else self.incumbent.time_us
+        return {pair: bounds.template(*pair, beyond) for pair in choices.pairs}
+
+    def _bounded_as_one(self, node: _Node) -> bool:
+        """Try to close all shard degrees of one (pp, v, dp) at once; True where that is enough."""
+        box = node.box
+        whole = len(box.dp) == len(box.virtual_stages) == len(box.pp) == 1
+        if not whole or node.step or self.incumbent is None:
+            return False
+        shards = self.tree.legal_shards(box)
+        if not shards:
+            self._close(box, "infeasible", "ep.groups")
+            return True
+        bound = self.bounds.chunks(
+            box.shape,
+            box.pp[0],
+            box.virtual_stages[0],
+            box.dp[0],
+            shards,
+            self.incumbent.time_us,
+        )
+        if bound >= INFEASIBLE:
+            self._close(box, "infeasible", "memory")
+        else:
+            self._push(box, max(bound, node.bound_us), step=1, rule="paths")
+        return True
+
+    def _try_heuristics(self, choices: CaseChoices, bounds: CaseBounds) -> None:
+        cutoff = None if self.incumbent is None else self.incumbent.time_us
+        for time_us, layout in case_plans(choices, bounds, cutoff):
+            self._offer(layout, time_us)
+            self._check_time()
+
+    def _dive(self) -> None:
+        """A first incumbent: the constructive search on the most promising case of each box."""
+        boxes = sorted(
+            (part[1], i, part[0])
+            for i, part in enumerate(
+                part
+                for node in sorted(self.heap)[:DIVE_SHAPES]
+                for part in self.tree.children(node.box)
+                if not isinstance(part[1], Closed)
+            )
+        )
+        for bound, _, box in boxes:
+            self._check_time()
+            if self.incumbent is not None and bound >= self.incumbent.time_us:
+                continue
+            for case in self.tree.samples(box):
+                choices = CaseChoices(self.problem, case_coefficients(self.problem, case))
+                if not choices.empty:
+                    self._try_heuristics(choices, CaseBounds(self.bounds, choices))
+
+    def _solve_case(self, node, choices, values, bound) -> None:  # type: ignore[no-untyped-def]
+        best = self.incumbent
+        cutoff = _no_cutoff(choices) if best is None else best.time_us
+        kept = [pair for pair, value in values.items() if value.value_us <= cutoff]
+        outcome = self.solver.solve(
+            choices.only(kept),
+            cutoff,
+            floor_us=bound,
+            deadline=self.deadline,
+            start=best.layout if best is not None and best.layout.degrees == node.box.case else None,
+            on_plan=self._offer,
+        )
+        self._record(node.box.case, outcome, cutoff)
+        if outcome.status is EngineStatus.ERROR:
+            self.errors.append(outcome.message)
+        proven = outcome.bound_us > cutoff or outcome.status is EngineStatus.OPTIMAL
+        if proven:
+            self.untrusted = self.untrusted or not outcome.trusted
+            self._close(
+                node.box,
+                "solved",
+                "model",
+                value_us=outcome.time_us,
+                bound_us=min(outcome.bound_us, outcome.time_us or outcome.bound_us),
+                engine=outcome.engine,
+                trusted=outcome.trusted,
+                rounds=outcome.rounds,
+            )
+            return
+        self.floor_us = min(self.floor_us, max(bound, outcome.bound_us))
+        self._close(
+            node.box, "open", "model", bound_us=max(bound, outcome.bound_us), engine=outcome.engine
+        )
+        self._check_time()
+
+    def _record(self, case: Degrees, outcome: CaseOutcome, cutoff: int) -> None:
+        self.models.append(
+            {
+                "case": case._asdict(),
+                "status": outcome.status.name,
+                "cutoff_us": cutoff,
+                "value_us": outcome.time_us,
+                "bound_us": outcome.bound_us,
+                "rounds": outcome.rounds,
+                "engine": outcome.engine,
+                "trusted": outcome.trusted,
+                "wall_time_s": round(outcome.wall_time_s, 3),
+                **outcome.size,
+            }
+        )
+
+    def _settle_winner(self) -> None:
+        """Solve the winning case as a model, for its value and then for the fewest crossings."""
+        best = self.incumbent
+        if best is None or self.lower_bound() < best.time_us:
+            return
+        case = best.layout.degrees
+        choices = CaseChoices(self.problem, case_coefficients(self.problem, case))
+        bounds = CaseBounds(self.bounds, choices)
+        kept = [p for p in choices.pairs if bounds.choice(*p).value_us <= best.time_us]
+        outcome = self.solver.solve(
+            choices.only(kept),
+            best.time_us,
+            deadline=self.deadline,
+            start=best.layout,
+            on_plan=self._offer,
+        )
+        self._record(case, outcome, best.time_us)
+        if outcome.status is EngineStatus.ERROR:
+            self.errors.append(outcome.message)
+        if self.incumbent is not None and self.incumbent.layout.crossings:
+            self.solver.fewest_crossings(
+                choices.only(kept),
+                best.time_us,
+                self.incumbent.layout,
+                deadline=self.deadline,
+                on_plan=self._offer,
+            )
+        if outcome.time_us is not None and outcome.time_us < best.time_us:
+            self.errors.append(
+                f"the model found Z = {outcome.time_us} µs in a case that the bounds closed at "
+                f"{best.time_us} µs"
+            )
+
+
+def _no_cutoff(choices: CaseChoices) -> int:
+    """A Z that no plan exceeds: every op, transfer and exchange one after the other."""
+    return 10**11
+
+
+def solve(
+    instance: Instance,
+    *,
+    time_limit_s: float | None = None,
+    gap: float = 0.0,
+    backend: str = "auto",
+    formulation: str = "plain",
+    heuristic: bool = False,
+    certify: bool = False,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Callable[[Progress], None] | None = None,
+) -> SolveResult:
+    """Find the plan with the shortest iteration and prove that nothing in the space beats it.
+
+    Parameters
+    ----------
+    instance
+        The training job.
+    time_limit_s
+        Wall time after which the best plan and the bound so far are returned; None = none.
+    gap
+        Stop as soon as (Z − bound) ÷ Z is at most this.
+    backend
+        ``auto``, ``cp-sat``, ``cbc`` or ``highs``.
+    formulation
+        ``plain``.
+    heuristic
+        Skip the models: the best plan of the constructive search and the bound of the boxes.
+    certify
+        Solve every remaining case with a second engine where one is installed.
+    seed, workers
+        Passed to the engine.
+    progress
+        Called now and then with the state of the search.
+
+    Returns
+    -------
+    SolveResult
+        Also where the search is interrupted (KeyboardInterrupt) or out of time.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range or names an unknown formulation.
+    """
+    if formulation not in FORMULATIONS:
+        raise ValueError(f"unknown formulation {formulation!r}; known: {', '.join(FORMULATIONS)}")
+    if gap < 0 or (time_limit_s is not None and not time_limit_s > 0):
+        raise ValueError("time_limit_s must be positive and gap not negative")
+    search = Search(
+        instance,
+        time_limit_s=time_limit_s,
+        gap=gap,
+        backend=select_backend(backend),
+        seed=seed,
+        workers=workers,
+        progress=progress,
+    )
+    limit: str | None = None
+    try:
+        search.run()
+    except _OutOfTimeError:
+        limit = "time"
+        search._close_rest()
+    except KeyboardInterrupt:
+        limit = "interrupt"
+        search._close_rest()
+    return _result(search, limit)
+
+
+def _result(search: Search, limit: str | None) -> SolveResult:
+    best = search.incumbent
+    bound = min(search.floor_us, best.time_us if best else INFEASIBLE)
+    certificate = {
+        "cases": search.closed,
+        "cases_total": search.cases_total,
+        "grade": "engine" if any(c["verdict"] == "solved" for c in search.closed) else "re-derived",
+    }
+    provenance = {
+        "versions": versions(),
+        "backend": search.backend,
+        "seed": search.seed,
+        "workers": search.workers,
+        "wall_time_s": round(time.monotonic() - search.began, 3),
+        "cases_by_verdict": _tally(search.closed),
+        "models": search.models,
+        "errors": search.errors,
+    }
+    if best is None:
+        return _without_plan(search, limit, certificate, provenance)
+    price = price_layout(
+        search.problem, case_coefficients(search.problem, best.layout.degrees), best.layout
+    )
+    proven = bound == best.time_us and not search.errors
+    if limit == "interrupt":
+        status, reason = SolveStatus.INTERRUPTED, "interrupted; the plan is checked"
+    elif proven:
+        status, reason = SolveStatus.OPTIMAL, "no plan of the space has a smaller Z"
+    else:
+        status = SolveStatus.FEASIBLE
+        reason = {
+            "time": "time limit; the plan is checked, the bound is not met",
+            None: "the asked gap is reached" if search.gap else "some cases have no verdict",
+        }[limit]
+    return SolveResult(
+        instance=search.instance,
+        status=status,
+        reason=reason,
+        limit=limit,
+        plan=to_plan(search.problem, best.layout),
+        time_us=best.time_us,
+        bound_us=bound,
+        breakdown_us=price.breakdown_us,
+        memory=price.memory,
+        certificate=certificate,
+        provenance=provenance,
+    )
+
+
+def _without_plan(
+    search: Search, limit: str | None, certificate: dict[str, Any], provenance: dict[str, Any]
+) -> SolveResult:
+    open_cases = any(c["verdict"] == "open" for c in search.closed)
+    reason = "no plan found; some cases have no verdict"
+    status = SolveStatus.NO_SOLUTION
+    if limit == "interrupt":
+        status, reason = SolveStatus.INTERRUPTED, "interrupted before a plan was found"
+    elif not open_cases and not search.errors:
+        status = SolveStatus.INFEASIBLE
+        reason, evidence = explain_infeasibility(search.problem, search.tree, search.bounds)
+        provenance["infeasibility"] = evidence
+    bound = search.floor_us if search.floor_us < INFEASIBLE else None
+    return SolveResult(
+        search.instance, status, reason, limit, None, None, bound, {}, (), certificate, provenance
+    )
+
+
+def _tally(closed: list[dict[str, Any]]) -> dict[str, int]:
+    result: dict[str, int] = {}
+    for entry in closed:
+        result[entry["verdict"]] = result.get(entry["verdict"], 0) + entry["cases"]
+    return result
+
+
+__all__ = ["solve", "space"]

@@ -1,0 +1,19 @@
+"""Versions of what an answer rests on."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+PACKAGES = ("scaleacross-planner", "ortools", "pulp", "numpy", "pydantic")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, the planner and its solvers ("not installed" where one is missing)."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
