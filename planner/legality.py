@@ -297,11 +297,12 @@ def _reach_rules(problem: Problem, layout: Layout) -> Iterator[Violation]:
     pairs |= {(e, d) for d, e in pairs}
     for s in range(layout.degrees.pp):
         pairs |= set(sync_pairs(layout.hosts(s), layout.sync))
+    allowed = problem.search.protocols
+    how = "" if allowed is None else f" with one of the protocols {list(allowed)}"
     for d, e in sorted(pairs):
         if (d, e) not in problem.routes:
-            yield Violation(
-                "routes", f"no link joins '{problem.sites[d].name}' to '{problem.sites[e].name}'"
-            )
+            source, target = problem.sites[d].name, problem.sites[e].name
+            yield Violation("routes", f"no link joins '{source}' to '{target}'{how}")
 
 
 def _protocols(
@@ -373,6 +374,14 @@ def _search_rules(problem: Problem, plan: Plan) -> Iterator[Violation]:
         if not good:
             yield Violation(
                 f"search.{name}", f"{name} = {value} is not among {list(allowed)} of the instance"
+            )
+    protocols = problem.search.protocols
+    for n, choice in enumerate(plan.protocols):
+        if protocols is not None and choice.protocol not in protocols:
+            yield Violation(
+                "search.protocols",
+                f"protocols[{n}]: '{choice.protocol}' is not among {list(protocols)} of the "
+                "instance",
             )
     fixed = problem.search.fixed_layers_per_stage
     if fixed is not None and tuple(fixed) != plan.layers_per_stage:

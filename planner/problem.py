@@ -100,11 +100,16 @@ class Problem:
 
     @cached_property
     def routes(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """Directed links between each ordered pair of different sites that can reach each other."""
+        """Directed links between each ordered pair of different sites that can reach each other.
+
+        A pair whose route has a link without any protocol of ``search.protocols`` cannot.
+        """
+        allowed = self.search.protocols
         return {
             pair: tuple(route)
             for pair, route in routes(self.instance.cluster).items()
             if pair[0] != pair[1]
+            and (allowed is None or all(self.protocols[link] for link in route))
         }
 
     @cached_property
@@ -116,9 +121,14 @@ class Problem:
 
     @cached_property
     def protocols(self) -> tuple[tuple[str, ...], ...]:
-        """Per directed link the names of the protocols that can drive it."""
+        """Per directed link the names of the protocols that can drive it and may be chosen."""
+        allowed = self.search.protocols
         return tuple(
-            tuple(name for name, rate in table.items() if rate.available)
+            tuple(
+                name
+                for name, rate in table.items()
+                if rate.available and (allowed is None or name in allowed)
+            )
             for table in self.transports
         )
 

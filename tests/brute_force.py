@@ -286,6 +286,8 @@ def _degrees(problem: Problem) -> Iterator[Degrees]:
             continue
         if batch % (dp * micro) or (dp * tp * cp) % (ep * etp):
             continue
+        if not _allowed(search.gpus_used, [tp * cp * pp * dp]):
+            continue
         if batch // (dp * micro) not in _allowed(search.num_microbatches, [batch // (dp * micro)]):
             continue
         for shard in _allowed(search.dp_shard, range(1, dp + 1)):
@@ -509,7 +511,11 @@ def _link_choices(problem: Problem, place: _Place) -> list[tuple[int, list[tuple
     pipeline, data = _traffic(problem, place)
     result = []
     for link in sorted(pipeline | data):
-        names = [name for name, rate in problem.transports[link].items() if rate.available]
+        names = [
+            name
+            for name in _allowed(problem.search.protocols, problem.transports[link])
+            if problem.transports[link][name].available
+        ]
         if problem.links[link].per_class:
             pairs = list(
                 product(names if link in pipeline else [""], names if link in data else [""])
@@ -710,6 +716,11 @@ def _broken_protocols(instance: Instance, plan: Plan, rng: random.Random) -> Ite
                 yield "protocols.class", {"protocols": (*before, *both, *after)}
 
 
+def _protocol_names(instance: Instance) -> list[str]:
+    """Names of protocols, one of them unknown to every instance."""
+    return [*instance.cluster.known_protocols, "carrier pigeon"]
+
+
 def _broken_search(instance: Instance, plan: Plan) -> Iterator[tuple[str, Plan]]:
     """Values that the plan space has and the instance's ``search`` does not."""
     search = instance.search
@@ -724,6 +735,7 @@ def _broken_search(instance: Instance, plan: Plan) -> Iterator[tuple[str, Plan]]
         "dp_shard": range(1, 64),
         "dp_replicate": range(1, 64),
         "num_microbatches": range(1, 64),
+        "gpus_used": range(1, 64),
         "schedule": _CHUNKS,
         "sharding": get_args(Sharding),
         "sync": get_args(Sync),
@@ -739,6 +751,10 @@ def _broken_search(instance: Instance, plan: Plan) -> Iterator[tuple[str, Plan]]
     if kinds is not None and len(kinds) < 4:
         other = next(kind for kind in get_args(PlacementKind) if kind not in kinds)
         yield "search.placement_kind", plan.model_copy(update={"placement_kind": other})
+    if search.protocols is not None and plan.protocols:
+        other_name = next(n for n in _protocol_names(instance) if n not in search.protocols)
+        first = plan.protocols[0].model_copy(update={"protocol": other_name})
+        yield "search.protocols", plan.model_copy(update={"protocols": (first, *plan.protocols[1:])})
     if search.run_length is not None and plan.run_length is not None:
         beyond = next(run for run in range(1, 1000) if run not in search.run_length)
         yield "search.run_length", plan.model_copy(update={"run_length": beyond})

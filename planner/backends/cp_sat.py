@@ -25,7 +25,7 @@ from planner.backends.result import Claim, Limit, ParameterValue, safe_ceil
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-CONFIRMATION_FLOOR_S = 5.0
+CONFIRMATION_FLOOR_S = 1.0
 """Least time for the run that confirms an infeasibility (twice the first run if longer)."""
 
 

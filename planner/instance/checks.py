@@ -7,6 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from planner.instance._base import problem
+from planner.instance.errors import nearest
 from planner.instance.search_space import (
     LARGEST_PIPELINE,
     MICRO_BATCH_SIZES,
@@ -38,6 +39,7 @@ def check_search(instance: Instance) -> None:
         "dp_shard": _part_of_dp,
         "dp_replicate": _part_of_dp,
         "num_microbatches": _divides_batch,
+        "gpus_used": _gpus_used,
         "run_length": _run_length,
     }
     for key, refuse in refusals.items():
@@ -45,6 +47,7 @@ def check_search(instance: Instance) -> None:
             reason = refuse(instance, value)
             if reason:
                 raise problem(f"{value} {reason}", at=("search", key, i))
+    _check_protocols(instance)
     for key, reason in _combinations(instance):
         raise problem(reason, at=("search", key))
 
@@ -129,6 +132,22 @@ def _part_of_dp(instance: Instance, part: int) -> str | None:
     if any(dp % part == 0 for dp in allowed):
         return None
     return f"divides none of dp {', '.join(map(str, allowed))}"
+
+
+def _gpus_used(instance: Instance, gpus: int) -> str | None:
+    total = sum(site.num_gpus for site in instance.cluster.sites)
+    return f"is more than the {total} GPUs of all sites" if gpus > total else None
+
+
+def _check_protocols(instance: Instance) -> None:
+    known = instance.cluster.known_protocols
+    for i, name in enumerate(instance.search.protocols or ()):
+        if name not in known:
+            raise problem(
+                f"unknown protocol '{name}'",
+                at=("search", "protocols", i),
+                suggestion=nearest(name, known),
+            )
 
 
 def _run_length(instance: Instance, length: int) -> str | None:

@@ -7,7 +7,16 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from planner.instance._base import Count, CountOrZero, Flag, Frozen, LayerCount, problem
+from planner.instance._base import (
+    Count,
+    CountOrZero,
+    Flag,
+    Frozen,
+    GpuCount,
+    LayerCount,
+    Name,
+    problem,
+)
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zbv", "dualpipe_v", "dora"]
 Sharding = Literal["ddp", "zero1", "zero2", "zero3"]
@@ -83,6 +92,8 @@ class Search(Frozen):
     dp_shard: Allowed[Count] | None = None
     dp_replicate: Allowed[Count] | None = None
     num_microbatches: Allowed[Count] | None = None
+    gpus_used: Allowed[GpuCount] | None = None
+    """GPUs of the plan, tp * cp * pp * dp."""
     schedule: Allowed[Schedule] | None = None
     run_length: Allowed[Count] | None = None
     extra_warmup: Allowed[Annotated[CountOrZero, _one_of(EXTRA_WARMUP)]] | None = None
@@ -91,6 +102,8 @@ class Search(Frozen):
     overlap: Allowed[Flag] | None = None
     recompute: Allowed[Recompute] | None = None
     placement_kind: Allowed[PlacementKind] | None = None
+    protocols: Allowed[Name] | None = None
+    """Every link that carries traffic uses one of these."""
     shard_across_sites: Flag = False
     fixed_layers_per_stage: (
         Annotated[tuple[LayerCount, ...], Field(min_length=1, max_length=512)] | None
@@ -98,8 +111,8 @@ class Search(Frozen):
     """Layers of every chunk, in the order in which a microbatch visits them."""
 
     def restrictions(self) -> dict[str, Sequence[Any]]:
-        """The choices that are narrowed, by plan field, with their allowed values."""
-        unlisted = ("shard_across_sites", "fixed_layers_per_stage")
+        """The choices of one value a plan that are narrowed, by plan field, with their values."""
+        unlisted = ("shard_across_sites", "fixed_layers_per_stage", "protocols")
         return {
             key: value
             for key in type(self).model_fields

@@ -155,10 +155,9 @@ class Bounds:
         return best
 
     def pipeline_degree(self, shape: Shape, pp: int, dp: int) -> int:
-        """``m`` microbatches through the slowest stage, and reaching and leaving it."""
+        """``m`` microbatches through the slowest stage."""
         m = self.problem.training.global_batch_size // (dp * shape.micro_batch_size)
-        work = self.shape_work(shape)
-        return self.fixed_us + max(m * self.stage(shape, pp, dp), work.total)
+        return self.fixed_us + m * self.stage(shape, pp, dp)
 
 
     def template_length(
@@ -353,13 +352,18 @@ class CaseBounds:
         ends = way.reduce + pp * way.reduce_latency
         if option.overlap:
             last = w if split else b
-            starts = max(pp * way.start, starts - f + pp * self._layer_min(forward))
+            unhidden = pp * (self.co.degrees.virtual_stages - 1)
+            last -= unhidden * self._layer_min(weight if split else backward)
+            f_hidden = f - unhidden * self._layer_min(forward)
+            starts = max(pp * way.start, starts - f_hidden + pp * self._layer_min(forward))
             ends = max(pp * way.end, ends - last + pp * self._layer_min(weight if split else backward))
         least_end = way.end + way.layer_optimizer
         devices = ceil_div(m * work + starts + ends + way.optimizer, pp)
         slowest = m * self._slowest_stage(forward, backward, weight)
         best = max(devices, way.start + slowest + least_end, way.start + f + b + least_end)
         if pp > 1:
+            delay = 2 * (pp - 1) * self._least_transfer[0]
+            best = max(best, way.start + f + b + delay + least_end)
             first = self._layer_min(forward) + (0 if split else self._layer_min(backward))
             ramp = ceil_div(m * work, pp) + first * (pp - 1) // 2
             if self.co.degrees.virtual_stages == 1:
@@ -397,7 +401,11 @@ class CaseBounds:
             choice,
             self.co,
             _split_costs(
-                self.unit_times(option, split), costs, split=split, limit_mib=self._largest_limit
+                self.unit_times(option, split),
+                costs,
+                self._least_transfer,
+                split=split,
+                limit_mib=self._largest_limit,
             ),
             beyond_us - ends,
         )
@@ -431,7 +439,9 @@ class CaseBounds:
             working=min(c.working for c in memories),
             head_working=min(c.head_working for c in memories),
         )
-        costs = _split_costs(times, memory, split=split, limit_mib=self._largest_limit)
+        costs = _split_costs(
+            times, memory, self._least_transfer, split=split, limit_mib=self._largest_limit
+        )
         if pp == 1:
             need = sum(
                 n * (s + a)
@@ -444,6 +454,18 @@ class CaseBounds:
         if SCHEDULES[choice.schedule].has_extra_warmup and self._may_warm_up:
             return value
         return max(value, fixed + length)
+
+    @cached_property
+    def _least_transfer(self) -> tuple[int, int]:
+        """Least delay and occupancy of a pipeline transfer, inside a site or between two."""
+        inside = [self.co.inside(g) for g in self.classes]
+        delay, occupancy = min(d for d, _ in inside), min(o for _, o in inside)
+        for (d, e), route in self.problem.routes.items():
+            if self.co.cells[d] and self.co.cells[e]:
+                cell = self.co.cell(d, e)
+                latency = sum(self._least_latency(link) for link in route)
+                delay, occupancy = min(delay, cell + latency), min(occupancy, cell)
+        return delay, occupancy
 
     @cached_property
     def _largest_limit(self) -> int:
@@ -629,8 +651,73 @@ class CaseBounds:
         return total >= self.layers
 
 
+def longest_us(choices: CaseChoices) -> int:
+    """A Z that no plan of a case exceeds: everything one after the other, on the slowest it can be.
+
+    ``m`` times all ops on the slowest class, a transfer per op over the longest route under the
+    load of all replicas and boundaries, and the synchronisation of the whole model by every stage.
+    """
+    co, problem = choices.co, choices.problem
+    degrees = co.degrees
+    m, pp = co.num_microbatches, degrees.pp
+    classes = range(len(problem.classes))
+    counts = [
+        problem.model.layer_kinds.count(unit) if unit in problem.model.layer_kinds else 1
+        for unit in co.units
+    ]
+
+    def total(units: Units) -> int:
+        return sum(n * t for n, t in zip(counts, units, strict=True))
+
+    ops = [co.ops(g, o) for g in classes for o in choices.options]
+    work = max(
+        total(c.forward) + max(total(c.backward), total(c.input_gradient) + total(c.weight_gradient))
+        for c in ops
+    )
+    delay = max(co.inside(g)[0] for g in classes)
+    gradient = parameter = 0
+    hosts = range(1, len(problem.sites) + 1)
+    exchanges = [co.exchange(o, s, n) for o in choices.options for s in choices.syncs for n in hosts]
+    for (d, e), route in problem.routes.items():
+        used = [(k, p) for k in route for p in problem.protocols[k]]
+        latency = sum(
+            max((co.latency(k, p) for p in problem.protocols[k]), default=0) for k in route
+        )
+        slot = max((co.crossing_ps(k, p) for k, p in used), default=0)
+        rate = max((co.mib_ps(k, p) for k, p in used), default=0)
+        load = 2 * degrees.dp * pp * slot // 10**6 + 1
+        delay = max(delay, latency + max(co.cell(d, e), load))
+        pairs = len(problem.routes)
+        for c in exchanges:
+            gradient = max(
+                gradient,
+                c.gradient_latencies * latency + pairs * total(c.gradient) * rate // 10**6 + 1,
+            )
+            parameter = max(
+                parameter,
+                c.parameter_latencies * latency + pairs * total(c.parameter) * rate // 10**6 + 1,
+            )
+    inside = 0
+    for g in classes:
+        for o in choices.options:
+            for s in choices.syncs:
+                for n in hosts:
+                    c = co.sync(g, o, s, n)
+                    whole = total(c.reduce) + total(c.gather) + c.reduce_latency + c.gather_latency
+                    whole += total(c.reduce_nic) + total(c.gather_nic)
+                    whole += c.reduce_tail + c.gather_tail
+                    inside = max(inside, whole + total(co.optimizer(g, o)))
+    chunks = pp * degrees.virtual_stages
+    return co.fixed_us + m * work + 2 * m * chunks * delay + inside + gradient + parameter
+
+
 def _split_costs(
-    times: tuple[Units, Units, Units], memory: MemoryCosts, *, split: bool, limit_mib: int
+    times: tuple[Units, Units, Units],
+    memory: MemoryCosts,
+    transfer: tuple[int, int],
+    *,
+    split: bool,
+    limit_mib: int,
 ) -> SplitCosts:
     return SplitCosts(
         *times,
@@ -639,6 +726,8 @@ def _split_costs(
         held=memory.held,
         room=limit_mib - memory.working,
         head_room=limit_mib - memory.head_working,
+        delay=transfer[0],
+        occupancy=transfer[1],
     )
 
 

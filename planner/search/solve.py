@@ -18,7 +18,7 @@ from planner.instance.schema import Instance
 from planner.layout import Layout, to_plan
 from planner.plan import Degrees
 from planner.problem import Problem
-from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound
+from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound, longest_us
 from planner.search.case_solver import CaseOutcome, CaseSolver
 from planner.search.heuristic import case_plans
 from planner.search.infeasibility import explain_infeasibility
@@ -322,7 +322,7 @@ class Search:
 
     def _solve_case(self, node, choices, values, bound) -> None:  # type: ignore[no-untyped-def]
         best = self.incumbent
-        cutoff = _no_cutoff(choices) if best is None else best.time_us
+        cutoff = longest_us(choices) if best is None else best.time_us
         kept = [pair for pair, value in values.items() if value.value_us <= cutoff]
         outcome = self.solver.solve(
             choices.only(kept),
@@ -403,11 +403,6 @@ class Search:
                 f"the model found Z = {outcome.time_us} µs in a case that the bounds closed at "
                 f"{best.time_us} µs"
             )
-
-
-def _no_cutoff(choices: CaseChoices) -> int:
-    """A Z that no plan exceeds: every op, transfer and exchange one after the other."""
-    return 10**11
 
 
 def solve(

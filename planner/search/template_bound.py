@@ -47,16 +47,25 @@ class SplitCosts(NamedTuple):
     held: Units
     room: int
     head_room: int
+    delay: int
+    """Least delay of any transfer, µs."""
+    occupancy: int
+    """Least occupancy of any transfer, µs."""
 
 
 class _Path(NamedTuple):
-    """Coefficients of one path: op kinds × chunks."""
+    """Coefficients of one path: op kinds × chunks, delays and occupancies."""
 
     counts: FloatArray
+    delays: int
+    occupancies: int
+
+
+_PathKey = tuple[bytes, int, int]
 
 
 @lru_cache(maxsize=4096)
-def _path_pool(template: Template) -> dict[tuple[tuple[Duration, int], ...], _Path]:
+def _path_pool(template: Template) -> dict[_PathKey, _Path]:
     """Paths of a template found so far, to start with those that bind when one device is slow."""
     devices = chunk_devices(template.schedule, template.pp, template.v)
     graph = event_graph(template)
@@ -70,24 +79,28 @@ def _path_pool(template: Template) -> dict[tuple[tuple[Duration, int], ...], _Pa
         }
         for stage in range(template.pp)
     ]
-    pool: dict[tuple[tuple[Duration, int], ...], _Path] = {}
+    pool: dict[_PathKey, _Path] = {}
     for _, path in graph.critical_paths(batch):
         _add(pool, template, path)
     return pool
 
 
 def _add(
-    pool: dict[tuple[tuple[Duration, int], ...], _Path],
+    pool: dict[_PathKey, _Path],
     template: Template,
     path: dict[Duration, int],
 ) -> bool:
-    key = tuple(sorted((k, a) for k, a in path.items() if k.kind in ("F", "B", "W")))
+    counts = np.zeros((3, template.chunks))
+    transfers = {"delay": 0, "occupancy": 0}
+    for duration, a in path.items():
+        if duration.kind in transfers:
+            transfers[duration.kind] += a
+        elif duration.kind in ("F", "B", "W"):
+            counts["FBW".index(duration.kind), duration.index] = a  # type: ignore[index]
+    key = (counts.tobytes(), transfers["delay"], transfers["occupancy"])
     if key in pool:
         return False
-    counts = np.zeros((3, template.chunks))
-    for duration, a in key:
-        counts["FBW".index(duration.kind), duration.index] = a  # type: ignore[index]
-    pool[key] = _Path(counts)
+    pool[key] = _Path(counts, transfers["delay"], transfers["occupancy"])
     return True
 
 
@@ -102,7 +115,7 @@ def split_bound(
                 Σ_{k on s} Σ_u n_{k,u} (state_u + full_k act_u + held_k held_u) ≤ room_s,
                 Σ_k n_{k,u} = L_u,  Σ_u n_{k,u} ≥ 1,
 
-    embedding and head added to the first and last chunk.
+    embedding and head added to the first and last chunk, the least transfer times to every path.
 
     Parameters
     ----------
@@ -118,7 +131,7 @@ def split_bound(
     Returns
     -------
     int | None
-        The bound without start, end and transfers; None where no split fits.
+        The bound without start and end; None where no split fits.
     """
     from scipy.optimize import linprog
 
@@ -147,7 +160,12 @@ def split_bound(
             per_unit = path.counts.T @ times
             rows[i, :-1] = per_unit[:, :width].reshape(-1)
             rows[i, -1] = -1.0
-            limits[i] = -(per_unit[0, embedding] + per_unit[-1, head])
+            limits[i] = -(
+                per_unit[0, embedding]
+                + per_unit[-1, head]
+                + path.delays * costs.delay
+                + path.occupancies * costs.occupancy
+            )
         result = linprog(
             objective,
             A_ub=np.vstack([rows, memory_rows, ones]),
@@ -210,7 +228,10 @@ def _durations(
         row[0] += units[width]
         row[-1] += units[width + 1]
         by_kind[kind] = np.maximum(row * SCALE, 0.0).astype(np.int64)
+    transfer = {"delay": costs.delay * SCALE, "occupancy": costs.occupancy * SCALE}
     return {
-        key: int(by_kind[key.kind][key.index]) if key.kind in by_kind else 0  # type: ignore[index]
+        key: int(by_kind[key.kind][key.index])  # type: ignore[index]
+        if key.kind in by_kind
+        else transfer.get(key.kind, 0)
         for key in variables
     }
