@@ -31,9 +31,6 @@ from planner.pipeline.schedules import SCHEDULES, Template, chunk_devices, devic
 from planner.plan import Plan
 from planner.problem import Problem
 
-PICOSECONDS = 10**6
-"""Picoseconds in a microsecond."""
-
 
 class StageMemory(NamedTuple):
     """Peak memory of a GPU that runs ``stage`` at ``site``, MiB."""
@@ -264,13 +261,9 @@ def link_slots(problem: Problem, co: CaseCoefficients, layout: Layout) -> dict[i
                     for link in problem.routes[pair]:
                         load[link] = load.get(link, 0) + replicas
     return {
-        link: _ceil_us(count * co.crossing_ps(link, layout.protocols[link][0]))
+        link: co.crossing(link, layout.protocols[link][0]).us(count)
         for link, count in load.items()
     }
-
-
-def _ceil_us(picoseconds: int) -> int:
-    return -(-picoseconds // PICOSECONDS)
 
 
 def _transfer_durations(
@@ -408,23 +401,23 @@ def _exchange_times(
             latency = sum(co.latency(link, layout.protocols[link][1]) for link in route)
             grad_latency = costs.gradient_latencies * latency
             param_latency = costs.parameter_latencies * latency
-            rates = {link: co.mib_ps(link, layout.protocols[link][1]) for link in route}
+            rates = {link: co.mib(link, layout.protocols[link][1]) for link in route}
             times = _Exchange(
                 gradient=max(
                     times.gradient,
-                    grad_latency + max(_ceil_us(gradient[k] * r) for k, r in rates.items()),
+                    grad_latency + max(r.us(gradient[k]) for k, r in rates.items()),
                 ),
                 parameter=max(
                     times.parameter,
-                    param_latency + max(_ceil_us(parameter[k] * r) for k, r in rates.items()),
+                    param_latency + max(r.us(parameter[k]) for k, r in rates.items()),
                 ),
                 gradient_tail=max(
                     times.gradient_tail,
-                    grad_latency + max(_ceil_us(costs.gradient_tail * r) for r in rates.values()),
+                    grad_latency + max(r.us(costs.gradient_tail) for r in rates.values()),
                 ),
                 parameter_tail=max(
                     times.parameter_tail,
-                    param_latency + max(_ceil_us(costs.parameter_tail * r) for r in rates.values()),
+                    param_latency + max(r.us(costs.parameter_tail) for r in rates.values()),
                 ),
                 gradient_latency=max(times.gradient_latency, grad_latency),
                 parameter_latency=max(times.parameter_latency, param_latency),

@@ -20,7 +20,7 @@ Recompute = Literal["none", "selective", "full"]
 TrafficClass = Literal["all", "pp", "dp"]
 
 SHARDINGS: tuple[Sharding, ...] = ("ddp", "zero1", "zero2", "zero3")
-SYNCS: tuple[Sync, ...] = ("flat", "hierarchical")
+SYNCS: tuple[Sync, ...] = ("hierarchical", "flat")
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 PLACEMENT_KINDS: tuple[PlacementKind, ...] = ("single-site", "dp-out", "pp-out", "mixed")
 

@@ -754,7 +754,8 @@ def _broken_search(instance: Instance, plan: Plan) -> Iterator[tuple[str, Plan]]
     if search.protocols is not None and plan.protocols:
         other_name = next(n for n in _protocol_names(instance) if n not in search.protocols)
         first = plan.protocols[0].model_copy(update={"protocol": other_name})
-        yield "search.protocols", plan.model_copy(update={"protocols": (first, *plan.protocols[1:])})
+        chosen = (first, *plan.protocols[1:])
+        yield "search.protocols", plan.model_copy(update={"protocols": chosen})
     if search.run_length is not None and plan.run_length is not None:
         beyond = next(run for run in range(1, 1000) if run not in search.run_length)
         yield "search.run_length", plan.model_copy(update={"run_length": beyond})

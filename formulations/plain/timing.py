@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from formulations.algebra import Expression, Linear, Variable, linear_sum
 from formulations.cuts import PathCut
 from formulations.plain.variables import PlainVariables
-from planner.check import PICOSECONDS, first_chunks, last_ops
+from planner.check import first_chunks, last_ops
 from planner.choices import ScheduleChoice
 from planner.cost.coefficients import ExchangeCosts, OpCosts, Option, Units
 from planner.pipeline.event_graph import Duration
@@ -42,7 +42,7 @@ def op_durations(v: PlainVariables) -> None:
     splits = {SCHEDULES[c.schedule].split_backward for c in v.schedule}
     for k in range(v.num_chunks):
         for kind in ("F", "B", "W") if True in splits else ("F", "B"):
-            v.duration[Duration(kind, k)] = v.model.integer(f"{kind}_{k}", 0, v.upper)
+            v.duration[Duration(kind, k)] = v.model.integer(f"{kind}_{k}", 0, v.op_limit)
     for members in v.chunk_maps().values():
         devices = v.devices(members[0])
         for split in (False, True):
@@ -78,7 +78,7 @@ def _op_rows(v: PlainVariables, k: int, g: int, split: bool, when: list[Variable
 def transfers(v: PlainVariables) -> None:
     """Delay and occupancy of pipeline transfers; all replicas that cross a link share it.
 
-    .. math:: 10^6\\,\\text{slot}_\\ell \\ge c_{\\ell,p} \\sum f_{b,d,e} \\text{ over crossings by }
+    .. math:: \\text{slot}_\\ell \\ge c_{\\ell,p} \\sum f_{b,d,e} \\text{ over crossings by }
         \\ell \\quad\\text{where } p \\text{ drives } \\ell
 
     .. math:: \\text{delay}_{b\\to b+1} \\ge \\sum_\\ell \\text{latency}_\\ell +
@@ -113,7 +113,7 @@ def transfers(v: PlainVariables) -> None:
 def _edge(v: PlainVariables, kind: str, edge: tuple[int, int]) -> Variable:
     key = Duration(kind, edge)  # type: ignore[arg-type]
     if key not in v.duration:
-        v.duration[key] = v.model.integer(f"{kind}_{edge[0]}_{edge[1]}", 0, v.upper)
+        v.duration[key] = v.model.integer(f"{kind}_{edge[0]}_{edge[1]}", 0, v.transfer_limit)
     return v.duration[key]
 
 
@@ -127,10 +127,11 @@ def _slots(v: PlainVariables) -> dict[int, Variable]:
                         crossing.setdefault(link, []).append(f)
     slots = {}
     for link, flows in crossing.items():
-        slots[link] = v.model.integer(f"slot_{link}", 0, v.upper)
+        slots[link] = v.model.integer(f"slot_{link}", 0, v.transfer_limit)
         for protocol, literal in v.pp_protocol[link].items():
+            unit = v.co.crossing(link, protocol)
             v.model.add(
-                PICOSECONDS * slots[link] >= v.co.crossing_ps(link, protocol) * linear_sum(flows),
+                unit.scale * slots[link] >= unit.numerator * linear_sum(flows),
                 v.literal(v.pp_protocol[link], protocol) and [literal],
                 family="link_sharing",
             )
@@ -151,7 +152,7 @@ def synchronisation(v: PlainVariables) -> None:
     Inside a site the coefficients depend on GPU class, option, way and number of hosting sites;
     between sites every ordered pair of hosts loads the links of its route, which all stages share:
 
-    .. math:: 10^6\\,\\text{sync}_\\ell \\ge r_{\\ell,p} \\sum_s \\sum_{(d,e) \\ni \\ell}
+    .. math:: \\text{sync}_\\ell \\ge r_{\\ell,p} \\sum_s \\sum_{(d,e) \\ni \\ell}
         \\text{pair}_{s,d,e}, \\qquad \\text{end}_s \\ge \\text{inside}_s + \\text{between}_s
         - \\text{hidden}_s + \\text{optimizer}_s
 
@@ -195,10 +196,11 @@ def _exchange(
                 loads.setdefault(link, []).append(amount)
     times = {}
     for link, items in loads.items():
-        times[link] = model.integer(f"{quantity}_sync_{link}", 0, v.upper)
+        times[link] = model.integer(f"{quantity}_sync_{link}", 0, v.sync_limit)
         for protocol, literal in v.dp_protocol[link].items():
+            unit = v.co.mib(link, protocol)
             model.add(
-                PICOSECONDS * times[link] >= v.co.mib_ps(link, protocol) * linear_sum(items),
+                unit.scale * times[link] >= unit.numerator * linear_sum(items),
                 v.literal(v.dp_protocol[link], protocol) and [literal],
                 family="sync_sharing",
             )
@@ -206,8 +208,8 @@ def _exchange(
     tails: list[Variable | None] = []
     latencies = [_latency(v, i, v.dp_protocol[i], "dp") for i in range(len(v.problem.links))]
     for s in range(v.pp):
-        whole = model.integer(f"{quantity}_between_{s}", 0, v.upper)
-        tail = model.integer(f"{quantity}_between_tail_{s}", 0, v.upper)
+        whole = model.integer(f"{quantity}_between_{s}", 0, v.sync_limit)
+        tail = model.integer(f"{quantity}_between_tail_{s}", 0, v.sync_limit)
         between.append(whole)
         tails.append(tail)
         for sync, rows in v.pair.items():
@@ -262,7 +264,7 @@ class _Exchange:
             for link, time in links.items():
                 v.model.add(whole >= count * self.latency + time, when, family="exchange")
                 for protocol in v.dp_protocol[link]:
-                    one_layer = -(-mib * v.co.mib_ps(link, protocol) // PICOSECONDS)
+                    one_layer = v.co.mib(link, protocol).us(mib)
                     v.model.add(
                         tail >= count * self.latency + one_layer,
                         when + v.literal(v.dp_protocol[link], protocol),
@@ -297,16 +299,16 @@ def _stage_sync(
     model = v.model
     gradient = quantity == "gradient"
     key = Duration("end" if gradient else "start", s)
-    v.duration[key] = model.integer(f"{key.kind}_{s}", 0, v.upper)
+    v.duration[key] = model.integer(f"{key.kind}_{s}", 0, v.end_limit)
     time = v.duration[key]
-    inside = model.integer(f"{quantity}_inside_{s}", 0, v.upper)
-    inside_tail = model.integer(f"{quantity}_inside_tail_{s}", 0, v.upper)
+    inside = model.integer(f"{quantity}_inside_{s}", 0, v.sync_limit)
+    inside_tail = model.integer(f"{quantity}_inside_tail_{s}", 0, v.sync_limit)
     optimizer: Linear | int = 0
     if gradient:
-        optimizer = model.integer(f"optimizer_{s}", 0, v.upper)
+        optimizer = model.integer(f"optimizer_{s}", 0, v.sync_limit)
         _optimizer_rows(v, s, optimizer)
-    exposed = model.integer(f"{quantity}_exposed_{s}", 0, v.upper)
-    exposed_tail = model.integer(f"{quantity}_exposed_tail_{s}", 0, v.upper)
+    exposed = model.integer(f"{quantity}_exposed_{s}", 0, v.sync_limit)
+    exposed_tail = model.integer(f"{quantity}_exposed_tail_{s}", 0, v.sync_limit)
     _inside_rows(v, s, gradient, inside, inside_tail)
     for sync in v.sync:
         sequential = sync == "hierarchical"

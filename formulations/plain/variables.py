@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from formulations.algebra import Expression, Model, Variable, linear_sum
@@ -31,7 +32,7 @@ class PlainVariables:
     choices: CaseChoices
     model: Model
     upper: int
-    """Upper bound of every duration, µs."""
+    """Only plans with ``Z`` up to this are wanted, µs."""
     schedule: dict[ScheduleChoice, Variable] = field(default_factory=dict)
     option: dict[Option, Variable] = field(default_factory=dict)
     sync: dict[Sync, Variable] = field(default_factory=dict)
@@ -60,6 +61,44 @@ class PlainVariables:
     time: Variable | None = None
     crossings: Expression | None = None
     _any: dict[frozenset[int], Variable] = field(default_factory=dict)
+
+    @cached_property
+    def _least_layer(self) -> tuple[int, int, int]:
+        """Least forward, backward-on-the-path and whole time of a layer on any class, µs."""
+        classes = {site.gpu_class for site in self.problem.sites}
+        ops = [self.co.ops(g, option) for g in classes for option in self.choices.options]
+        layers = set(self.co.layer_units)
+        forward = min(c.forward[u] for c in ops for u in layers)
+        backward = min(min(c.input_gradient[u], c.backward[u]) for c in ops for u in layers)
+        whole = min(c.forward[u] + c.backward[u] for c in ops for u in layers)
+        return forward, backward, whole
+
+    @cached_property
+    def length_limit(self) -> int:
+        """No path of the event graph is longer than this, µs."""
+        return max(0, self.upper - self.co.fixed_us)
+
+    @cached_property
+    def op_limit(self) -> int:
+        """Each op runs ``m`` times one after the other on its device."""
+        return self.length_limit // self.co.num_microbatches
+
+    @cached_property
+    def transfer_limit(self) -> int:
+        """One transfer beside the way of one microbatch through all layers and back."""
+        forward, backward, _ = self._least_layer
+        return max(0, self.length_limit - len(self.co.layer_units) * (forward + backward))
+
+    @cached_property
+    def end_limit(self) -> int:
+        """Time before or after all ops of a stage, which has a layer in each of its chunks."""
+        work = self.co.num_microbatches * self.co.degrees.virtual_stages * self._least_layer[2]
+        return max(0, self.length_limit - work)
+
+    @cached_property
+    def sync_limit(self) -> int:
+        """Synchronisation of a stage: what is exposed, and what one op hides."""
+        return self.end_limit + self.op_limit
 
     @property
     def num_sites(self) -> int:

@@ -1,7 +1,7 @@
 """Integer coefficients of one degrees case: the only place where physical quantities become integers.
 
-Durations are whole microseconds, sizes whole MiB, both rounded up; link loads are picoseconds per
-unit so that thousands of replicas on one fast link do not each pay a rounding.  The checker
+Durations are whole microseconds, sizes whole MiB, both rounded up; the time of one unit of load on
+a link keeps six digits.  The checker
 (:mod:`planner.check`) and the formulations combine these numbers independently of each other.
 ``docs/time_model.md`` states what each of them means.
 """
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from planner.problem import Problem
 
 MIB = 1 << 20
+LINK_DIGITS = 100_000
+"""Least numerator of a link time, and greatest scale."""
 
 T = TypeVar("T")
 
@@ -107,6 +109,29 @@ class ExchangeCosts(NamedTuple):
     gradient_latencies: int
     parameter_latencies: int
 
+
+
+class LinkTime(NamedTuple):
+    """Time of one unit of load on a link: ``numerator / scale`` µs.
+
+    Six decimal digits, so that thousands of units on a fast link do not each pay a rounding to whole
+    µs and no row of a model has a large coefficient.
+    """
+
+    numerator: int
+    scale: int
+
+    def us(self, count: int) -> int:
+        """µs for ``count`` units, rounded up."""
+        return -(-count * self.numerator // self.scale)
+
+
+def link_time(seconds: float) -> LinkTime:
+    """The time of one unit of load, rounded up at the sixth digit."""
+    scale = 1
+    while seconds * 1e6 * scale < LINK_DIGITS and scale < LINK_DIGITS:
+        scale *= 10
+    return LinkTime(max(1, ceil(seconds * 1e6 * scale - 1e-6)), scale)
 
 
 class CaseCoefficients:
@@ -415,14 +440,14 @@ class CaseCoefficients:
         nic = min(classes[sites[d].gpu_class].nic_bytes_per_s for d in (source, target))
         return _us(self.activation_bytes / (self.degrees.cell_gpus * nic))
 
-    def crossing_ps(self, link: int, protocol: str) -> int:
-        """Picoseconds of a directed link for one replica's transfer of one microbatch."""
+    def crossing(self, link: int, protocol: str) -> LinkTime:
+        """Time of a directed link for one replica's transfer of one microbatch."""
         rate = self.problem.transports[link][protocol].bytes_per_s
-        return ceil(self.activation_bytes / rate * 1e12)
+        return link_time(self.activation_bytes / rate)
 
-    def mib_ps(self, link: int, protocol: str) -> int:
-        """Picoseconds of a directed link for one MiB of synchronisation."""
-        return ceil(MIB / self.problem.transports[link][protocol].bytes_per_s * 1e12)
+    def mib(self, link: int, protocol: str) -> LinkTime:
+        """Time of a directed link for one MiB of synchronisation."""
+        return link_time(MIB / self.problem.transports[link][protocol].bytes_per_s)
 
     def latency(self, link: int, protocol: str) -> int:
         """Latency of a directed link in µs."""

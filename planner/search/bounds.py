@@ -593,12 +593,16 @@ class CaseBounds:
             whole = latency = one = INFEASIBLE
             for route in self.problem.routes.values():
                 delay = count * sum(self._least_latency(link) for link in route)
-                rates = [self._least_ps(link) for link in route]
-                all_pairs = sync == "hierarchical" and self._one_exit(route[0])
-                shared = rates[0] * (hosts - 1) if all_pairs else 0
-                whole = min(whole, mib * max([shared, *rates]) // 10**6)
+                partners = 1
+                if sync == "hierarchical" and self._one_exit(route[0]):
+                    partners = hosts - 1
+                loads = [mib * partners, *(mib for _ in route[1:])]
+                whole = min(
+                    whole,
+                    max(self._least_us(k, n) for k, n in zip(route, loads, strict=True)),
+                )
                 latency = min(latency, delay)
-                one = min(one, delay + ceil_div(tail * max(rates), 10**6))
+                one = min(one, delay + max(self._least_us(k, tail) for k in route))
             result.append((whole, latency, one))
         return result[0], result[1]
 
@@ -615,10 +619,10 @@ class CaseBounds:
             (self.co.latency(link, p) for p in self.problem.protocols[link]), default=INFEASIBLE
         )
 
-    def _least_ps(self, link: int) -> int:
-        return min(
-            (self.co.mib_ps(link, p) for p in self.problem.protocols[link]), default=INFEASIBLE
-        )
+    def _least_us(self, link: int, mib: int) -> int:
+        """Least time of a link for an amount of synchronisation, µs rounded down."""
+        rates = [self.co.mib(link, p) for p in self.problem.protocols[link]]
+        return min((mib * r.numerator // r.scale for r in rates), default=INFEASIBLE)
 
     def _memory_fits(self, choice: ScheduleChoice, option: Option) -> bool:
         """Whether the stages' capacities in layers can sum to the model.
@@ -683,20 +687,15 @@ def longest_us(choices: CaseChoices) -> int:
         latency = sum(
             max((co.latency(k, p) for p in problem.protocols[k]), default=0) for k in route
         )
-        slot = max((co.crossing_ps(k, p) for k, p in used), default=0)
-        rate = max((co.mib_ps(k, p) for k, p in used), default=0)
-        load = 2 * degrees.dp * pp * slot // 10**6 + 1
+        load = max((co.crossing(k, p).us(2 * degrees.dp * pp) for k, p in used), default=0)
         delay = max(delay, latency + max(co.cell(d, e), load))
         pairs = len(problem.routes)
         for c in exchanges:
-            gradient = max(
-                gradient,
-                c.gradient_latencies * latency + pairs * total(c.gradient) * rate // 10**6 + 1,
-            )
-            parameter = max(
-                parameter,
-                c.parameter_latencies * latency + pairs * total(c.parameter) * rate // 10**6 + 1,
-            )
+            rates = [co.mib(k, p) for k, p in used]
+            one_way = [r.us(pairs * total(c.gradient)) for r in rates]
+            gradient = max(gradient, c.gradient_latencies * latency + max(one_way, default=0))
+            one_way = [r.us(pairs * total(c.parameter)) for r in rates]
+            parameter = max(parameter, c.parameter_latencies * latency + max(one_way, default=0))
     inside = 0
     for g in classes:
         for o in choices.options:

@@ -397,7 +397,7 @@ def best_protocols(
         if not names:
             return None
         best = min(
-            names, key=lambda n: (co.mib_ps(link, n), co.latency(link, n), names.index(n))
+            names, key=lambda n: (co.mib(link, n).us(10**6), co.latency(link, n), names.index(n))
         )
         chosen[link] = (best, best)
     return chosen

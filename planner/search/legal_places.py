@@ -35,7 +35,7 @@ def reachable_groups(problem: Problem) -> tuple[tuple[int, ...], ...]:
     """The sites in groups: no plan uses sites of two of them."""
     groups: list[set[int]] = []
     for d in range(len(problem.sites)):
-        near = {d, *(e for e in range(len(problem.sites)) if {(d, e), (e, d)} & set(problem.routes))}
+        near = {d, *(e for pair in problem.routes if d in pair for e in pair)}
         for group in [g for g in groups if g & near]:
             near |= group
             groups.remove(group)
@@ -96,8 +96,8 @@ class LegalPlaces:
     def every(self, option: Option) -> list[Place] | None:
         """The placements whose limits no other one exceeds; None where there are too many."""
         co, degrees = self.choices.co, self.choices.co.degrees
-        rows = list(_rows(degrees.dp, co.cells, self.unit))
-        if len(rows) ** degrees.pp > MAX_GRIDS:
+        rows = _rows(degrees.dp, co.cells, self.unit)
+        if rows is None or len(rows) ** degrees.pp > MAX_GRIDS:
             return None
         kept: list[Place] = []
         for grid in product(rows, repeat=degrees.pp):
@@ -205,11 +205,9 @@ def _covers(left: Sequence[int], right: Sequence[int]) -> bool:
     return all(a >= b for a, b in zip(left, right, strict=True))
 
 
-def _rows(total: int, room: Sequence[int], unit: int) -> Iterator[Row]:
-    """All ways to deal ``total`` replicas to sites in multiples of ``unit``; at most 10^5."""
-    if total % unit:
-        return
-    partial: list[tuple[Row, int]] = [((), total)]
+def _rows(total: int, room: Sequence[int], unit: int) -> list[Row] | None:
+    """All ways to deal ``total`` replicas to sites in multiples of ``unit``; None = too many."""
+    partial: list[tuple[Row, int]] = [] if total % unit else [((), total)]
     for i, cells in enumerate(room):
         later = sum(c // unit * unit for c in room[i + 1 :])
         partial = [
@@ -219,7 +217,5 @@ def _rows(total: int, room: Sequence[int], unit: int) -> Iterator[Row]:
             if left - here <= later
         ]
         if len(partial) > MAX_GRIDS:
-            return_all = [((*row, *(0,) * (len(room) - i - 1)), left) for row, left in partial]
-            partial = return_all
-            break
-    yield from (row for row, _ in partial)
+            return None
+    return [row for row, _ in partial]

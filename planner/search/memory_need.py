@@ -1,4 +1,4 @@
-"""How little memory a layer split can need: exact minima over all splits of one schedule and option.
+"""How little memory a layer split can need, for one schedule and option of a case.
 
 The need of a stage is what :func:`planner.check.memory_of_layout` computes: state, live activations
 by the op orders, working set.  Everything here is integer arithmetic in MiB.
@@ -82,6 +82,12 @@ class SplitNeeds:
             tuple(k for k, device in enumerate(devices) if device == s) for s in range(self.pp)
         )
 
+    @property
+    def fixed(self) -> Split | None:
+        """The one split that the search allows, where it fixes one."""
+        fixed = self.co.problem.search.fixed_layers_per_stage
+        return None if fixed is None else tuple(fixed)
+
     @cached_property
     def uniform(self) -> bool:
         """Whether all layers are of one kind."""
@@ -130,9 +136,8 @@ class SplitNeeds:
         Bisection over the ratio; the bound is attained by ``split`` unless that is None or its own
         ratio (:meth:`ratio`) is larger.
         """
-        fixed = self.co.problem.search.fixed_layers_per_stage
-        if fixed is not None:
-            return Least(self.ratio(tuple(fixed), limits), tuple(fixed))
+        if self.fixed is not None:
+            return Least(self.ratio(self.fixed, limits), self.fixed)
         scale = _Scale(limits)
         low, high, found = 0, scale.whole, self.fill(scale.rooms(scale.whole))
         while not found.possible:
@@ -149,7 +154,7 @@ class SplitNeeds:
             found = found._replace(split=self.near_equal(limits))
         assert found.split is not None
         ratio = self.ratio(found.split, limits)
-        return Least(min(ratio, scale.above(low)), found.split)
+        return Least(ratio if ratio <= scale.ratio(high) else scale.above(low), found.split)
 
     def least_over_levels(self, levels: Sequence[Level]) -> tuple[Fraction, tuple[int, ...]]:
         """A lower bound on :meth:`least` over all ways to give the stages limits, and such a way.
@@ -183,7 +188,9 @@ class SplitNeeds:
                 low = middle
             else:
                 high, found = middle, tried
-        return scale.above(low), tuple(levels[j].limit for j in found)
+        limits = tuple(levels[j].limit for j in found)
+        exact = self.least(limits).bound
+        return exact if exact <= scale.ratio(high) else scale.above(low), limits
 
     def needs(self, split: Split) -> tuple[int, ...]:
         """MiB of every stage."""
@@ -225,6 +232,10 @@ class SplitNeeds:
 
     def fill(self, rooms: Sequence[int]) -> Fill:
         """A split whose stages need at most ``rooms``."""
+        if self.fixed is not None:
+            needs = zip(self.needs(self.fixed), rooms, strict=True)
+            fits = all(need <= room for need, room in needs)
+            return Fill(self.fixed if fits else None, fits)
         if self.uniform:
             return self._fill_uniform(rooms)
         if self.co.degrees.virtual_stages == 1:
@@ -387,7 +398,9 @@ def most_layers(
     return tuple(result), nodes <= MAX_NODES or best_sum >= most
 
 
-def assign_levels(table: Sequence[Sequence[int]], levels: Sequence[Level]) -> tuple[int, ...] | None:
+def assign_levels(
+    table: Sequence[Sequence[int]], levels: Sequence[Level]
+) -> tuple[int, ...] | None:
     """A level for every row such that the entries have the largest sum.
 
     Zero entries are not allowed, and the levels up to ``j`` take at most ``levels[j].stages`` rows.
@@ -437,6 +450,10 @@ class _Scale:
         """MiB of every stage."""
         return tuple(step * limit // self.whole for limit in self.limits)
 
+    def ratio(self, step: int) -> Fraction:
+        """What the step stands for."""
+        return Fraction(step, self.whole)
+
     def above(self, step: int) -> Fraction:
         """The least quotient of a need above a step, or something smaller."""
         if self.whole == self.limits[0]:
@@ -444,10 +461,13 @@ class _Scale:
         return Fraction(step, self.whole)
 
 
-def quick_need(co: CaseCoefficients, costs: MemoryCosts) -> int:
+def quick_need(
+    co: CaseCoefficients, costs: MemoryCosts, chunks: int = 1, run_length: int | None = None
+) -> int:
     """No split and no schedule of a case needs less MiB than this at its worst stage.
 
-    When its first backward begins a stage holds a microbatch of all its layers.
+    When its first backward begins a stage holds a microbatch of all its layers, and of all its
+    chunks but the last one a whole run.
     """
     counts = [co.layer_units.count(u) for u in range(len(co.kinds))]
     kinds = range(len(co.kinds))
@@ -457,10 +477,10 @@ def quick_need(co: CaseCoefficients, costs: MemoryCosts) -> int:
     pp = co.degrees.pp
     working = min(costs.working, costs.head_working)
     whole = sum(counts[u] * each[u] for u in kinds) + each[embedding] + each[head]
-    return max(
+    runs = (chunks - 1) * ((run_length or 1) - 1) * min(costs.activation[u] for u in kinds)
+    return runs + max(
         -(-whole // pp) + working,
         -(-len(co.layer_units) // pp) * layer + working,
         costs.head_working + each[head] + layer,
         working + each[embedding] + layer,
     )
-

@@ -10,7 +10,8 @@ from itertools import count
 from typing import Any
 
 from planner import space
-from planner.backends import Engine, SolveStatus as EngineStatus, select_backend
+from planner.backends import Engine, EnginePool, select_backend
+from planner.backends import SolveStatus as EngineStatus
 from planner.check import check_plan, price_layout
 from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import Option, case_coefficients
@@ -28,6 +29,10 @@ from planner.versions import versions
 
 FORMULATIONS = ("plain",)
 PROGRESS_INTERVAL_S = 0.25
+PROVER = "cp-sat"
+"""The engine that closes cases: it reasons in exact integers."""
+WINNER_LIMIT_S = 120.0
+"""Time for the chosen engine to confirm the winning case."""
 DIVE_SHAPES = 64
 """Shapes with the smallest bounds that are looked at for a first incumbent."""
 
@@ -101,7 +106,7 @@ class Search:
         """Least bound of the cases that were given up without a verdict."""
         self.models: list[dict[str, Any]] = []
         self.errors: list[str] = []
-        self.untrusted = False
+        self.notes: list[str] = []
         self._last_report = 0.0
 
     # -- bookkeeping -----------------------------------------------------------------------
@@ -181,10 +186,8 @@ class Search:
         for box in self.tree.shapes():
             self.cases_total += self.tree.cases(box)
             self._push(box, self.tree.examine(box))
-        with Engine(self.backend) as engine:
-            self.solver = CaseSolver(
-                self.problem, engine, workers=self.workers, seed=self.seed
-            )
+        with EnginePool() as engines:
+            self.prover = self._solver(engines.engine(PROVER))
             self._dive()
             while self.heap:
                 self._check_time()
@@ -204,8 +207,11 @@ class Search:
                 except BaseException:
                     heapq.heappush(self.heap, node)
                     raise
-            self._settle_winner()
+            self._settle_winner(self._solver(engines.engine(self.backend)))
         self._close_rest()
+
+    def _solver(self, engine: Engine) -> CaseSolver:
+        return CaseSolver(self.problem, engine, workers=self.workers, seed=self.seed)
 
     def _within_gap(self) -> bool:
         best = self.incumbent
@@ -324,7 +330,7 @@ class Search:
         best = self.incumbent
         cutoff = longest_us(choices) if best is None else best.time_us
         kept = [pair for pair, value in values.items() if value.value_us <= cutoff]
-        outcome = self.solver.solve(
+        outcome = self.prover.solve(
             choices.only(kept),
             cutoff,
             floor_us=bound,
@@ -337,7 +343,6 @@ class Search:
             self.errors.append(outcome.message)
         proven = outcome.bound_us > cutoff or outcome.status is EngineStatus.OPTIMAL
         if proven:
-            self.untrusted = self.untrusted or not outcome.trusted
             self._close(
                 node.box,
                 "solved",
@@ -353,12 +358,14 @@ class Search:
         self._close(
             node.box, "open", "model", bound_us=max(bound, outcome.bound_us), engine=outcome.engine
         )
-        self._check_time()
 
-    def _record(self, case: Degrees, outcome: CaseOutcome, cutoff: int) -> None:
+    def _record(
+        self, case: Degrees, outcome: CaseOutcome, cutoff: int, *, winner: bool = False
+    ) -> None:
         self.models.append(
             {
                 "case": case._asdict(),
+                "winner": winner,
                 "status": outcome.status.name,
                 "cutoff_us": cutoff,
                 "value_us": outcome.time_us,
@@ -371,8 +378,8 @@ class Search:
             }
         )
 
-    def _settle_winner(self) -> None:
-        """Solve the winning case as a model, for its value and then for the fewest crossings."""
+    def _settle_winner(self, solver: CaseSolver) -> None:
+        """Solve the winning case as a model by the chosen engine: Z, then the fewest crossings."""
         best = self.incumbent
         if best is None or self.lower_bound() < best.time_us:
             return
@@ -380,29 +387,38 @@ class Search:
         choices = CaseChoices(self.problem, case_coefficients(self.problem, case))
         bounds = CaseBounds(self.bounds, choices)
         kept = [p for p in choices.pairs if bounds.choice(*p).value_us <= best.time_us]
-        outcome = self.solver.solve(
+        self._report("solving the winning case")
+        outcome = solver.solve(
             choices.only(kept),
             best.time_us,
-            deadline=self.deadline,
+            deadline=self._winner_deadline(),
             start=best.layout,
             on_plan=self._offer,
         )
-        self._record(case, outcome, best.time_us)
-        if outcome.status is EngineStatus.ERROR:
-            self.errors.append(outcome.message)
+        self._record(case, outcome, best.time_us, winner=True)
+        if outcome.time_us is not None and outcome.time_us < best.time_us:
+            self.errors.append(
+                f"the model found Z = {outcome.time_us} µs in a case that was closed at "
+                f"{best.time_us} µs"
+            )
+        elif outcome.status is not EngineStatus.OPTIMAL:
+            self.notes.append(
+                f"{outcome.engine} did not confirm the winning case: {outcome.status.name} "
+                f"{outcome.message}".strip()
+            )
         if self.incumbent is not None and self.incumbent.layout.crossings:
-            self.solver.fewest_crossings(
+            self.prover.fewest_crossings(
                 choices.only(kept),
                 best.time_us,
                 self.incumbent.layout,
-                deadline=self.deadline,
+                deadline=self._winner_deadline(),
                 on_plan=self._offer,
             )
-        if outcome.time_us is not None and outcome.time_us < best.time_us:
-            self.errors.append(
-                f"the model found Z = {outcome.time_us} µs in a case that the bounds closed at "
-                f"{best.time_us} µs"
-            )
+
+    def _winner_deadline(self) -> float:
+        """The search's deadline, or the time that the confirmation of a proven plan may take."""
+        own = time.monotonic() + WINNER_LIMIT_S
+        return own if self.deadline is None else min(own, self.deadline)
 
 
 def solve(
@@ -493,6 +509,7 @@ def _result(search: Search, limit: str | None) -> SolveResult:
         "cases_by_verdict": _tally(search.closed),
         "models": search.models,
         "errors": search.errors,
+        "notes": search.notes,
     }
     if best is None:
         return _without_plan(search, limit, certificate, provenance)
