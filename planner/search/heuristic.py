@@ -13,7 +13,7 @@ from planner.layout import Flows, Layout, num_boundaries, sync_pairs, used_links
 from planner.pipeline.memory import live_counts
 from planner.pipeline.schedules import SCHEDULES, Template, chunk_devices
 from planner.problem import Problem
-from planner.search.bounds import Bounds, CaseBounds, ceil_div
+from planner.search.bounds import INFEASIBLE, CaseBounds, ceil_div
 
 Placement = tuple[tuple[int, ...], ...]
 MAX_ORDERS = 24
@@ -21,9 +21,11 @@ WARMUPS = (0, 1, 2, 4, 8)
 
 
 def case_plans(
-    choices: CaseChoices, bounds: CaseBounds, cutoff_us: int | None
-) -> Iterator[tuple[int, Layout]]:
+    choices: CaseChoices, bounds: CaseBounds, cutoff_us: int | None, max_pairs: int | None = None
+) -> Iterator[tuple[int, Layout] | None]:
     """Feasible plans of a case that beat the cut-off, each better than the one before.
+
+    Yields None after every pair of schedule and option, so that the caller can look at the clock.
 
     Parameters
     ----------
@@ -33,14 +35,16 @@ def case_plans(
         Bounds of the case; pairs of schedule and option that cannot beat the cut-off are skipped.
     cutoff_us
         Only plans with a smaller Z are of interest; None = any.
+    max_pairs
+        At most so many pairs, those with the smallest bounds; None = all.
     """
     problem, co = choices.problem, choices.co
     ranked = sorted(
         ((bounds.choice(*pair).value_us, i, pair) for i, pair in enumerate(choices.pairs)),
     )
     best = cutoff_us
-    for value, _, (choice, option) in ranked:
-        if best is not None and value >= best:
+    for value, _, (choice, option) in ranked[:max_pairs]:
+        if value >= INFEASIBLE or (best is not None and value >= best):
             break
         for layout in _layouts(choices, choice, option):
             if memory_violations(memory_of_layout(problem, co, layout)):
@@ -51,6 +55,7 @@ def case_plans(
                 yield time_us, layout
                 if best <= value:
                     break
+        yield None
 
 
 def _layouts(
@@ -403,4 +408,4 @@ def best_protocols(
     return chosen
 
 
-__all__ = ["Bounds", "best_protocols", "case_plans", "direct_flows", "placements"]
+__all__ = ["best_protocols", "case_plans", "direct_flows", "placements"]

@@ -33,8 +33,14 @@ PROVER = "cp-sat"
 """The engine that closes cases: it reasons in exact integers."""
 WINNER_LIMIT_S = 120.0
 """Time for the chosen engine to confirm the winning case."""
-DIVE_SHAPES = 64
-"""Shapes with the smallest bounds that are looked at for a first incumbent."""
+DIVE_SHAPES = 32
+"""Shapes with the smallest bounds that are sampled for a first incumbent."""
+DIVE_PAIRS = 4
+"""Pairs of schedule and option that are tried per sample."""
+DIVE_OPS = 20_000
+"""Samples whose templates have more ops are left out."""
+DIVE_LIMIT_S = 8.0
+"""Time for the samples."""
 
 _LAST_STEP = 3
 """Steps of a single case: quick bounds, full bounds, plans, then paths and the model."""
@@ -65,6 +71,11 @@ class _Incumbent:
         """Tie order: fewest crossings, fewest GPUs, smallest degrees."""
         degrees = self.layout.degrees
         return self.layout.crossings, degrees.gpus, degrees
+
+
+def _num_ops(choices: CaseChoices) -> int:
+    degrees = choices.co.degrees
+    return 2 * choices.co.num_microbatches * degrees.pp * degrees.virtual_stages
 
 
 class _OutOfTimeError(Exception):
@@ -300,31 +311,38 @@ class Search:
             self._push(box, max(bound, node.bound_us), step=1, rule="paths")
         return True
 
-    def _try_heuristics(self, choices: CaseChoices, bounds: CaseBounds) -> None:
+    def _try_heuristics(
+        self, choices: CaseChoices, bounds: CaseBounds, max_pairs: int | None = None
+    ) -> None:
         cutoff = None if self.incumbent is None else self.incumbent.time_us
-        for time_us, layout in case_plans(choices, bounds, cutoff):
-            self._offer(layout, time_us)
+        for found in case_plans(choices, bounds, cutoff, max_pairs):
             self._check_time()
+            self._report("searching")
+            if found is not None:
+                self._offer(found[1], found[0])
 
     def _dive(self) -> None:
-        """A first incumbent: the constructive search on the most promising case of each box."""
-        boxes = sorted(
-            (part[1], i, part[0])
-            for i, part in enumerate(
-                part
-                for node in sorted(self.heap)[:DIVE_SHAPES]
-                for part in self.tree.children(node.box)
-                if not isinstance(part[1], Closed)
-            )
-        )
-        for bound, _, box in boxes:
+        """A first incumbent: the constructive search on sampled cases with the smallest bounds."""
+        samples: list[tuple[int, int, CaseChoices]] = []
+        for node in sorted(self.heap)[:DIVE_SHAPES]:
             self._check_time()
-            if self.incumbent is not None and bound >= self.incumbent.time_us:
-                continue
-            for case in self.tree.samples(box):
-                choices = CaseChoices(self.problem, case_coefficients(self.problem, case))
-                if not choices.empty:
-                    self._try_heuristics(choices, CaseBounds(self.bounds, choices))
+            for box, verdict in self.tree.children(node.box):
+                if isinstance(verdict, Closed):
+                    continue
+                for case in self.tree.samples(box):
+                    choices = CaseChoices(self.problem, case_coefficients(self.problem, case))
+                    if choices.empty or _num_ops(choices) > DIVE_OPS:
+                        continue
+                    bounds = CaseBounds(self.bounds, choices)
+                    least = min(bounds.choice(*pair).value_us for pair in choices.pairs)
+                    if least < INFEASIBLE:
+                        samples.append((least, len(samples), choices))
+        until = time.monotonic() + DIVE_LIMIT_S
+        for least, _, choices in sorted(samples, key=lambda sample: sample[:2]):
+            best = self.incumbent
+            if (best is not None and least >= best.time_us) or time.monotonic() > until:
+                break
+            self._try_heuristics(choices, CaseBounds(self.bounds, choices), DIVE_PAIRS)
 
     def _solve_case(self, node, choices, values, bound) -> None:  # type: ignore[no-untyped-def]
         best = self.incumbent
