@@ -261,8 +261,7 @@ def link_slots(problem: Problem, co: CaseCoefficients, layout: Layout) -> dict[i
                     for link in problem.routes[pair]:
                         load[link] = load.get(link, 0) + replicas
     return {
-        link: co.crossing(link, layout.protocols[link][0]).us(count)
-        for link, count in load.items()
+        link: co.crossing(link, layout.protocols[link][0]).us(count) for link, count in load.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Integer coefficients of one degrees case: the only place where physical quantities become integers.
+"""Integer coefficients of one degrees case: here physical quantities become integers.
 
 Durations are whole microseconds, sizes whole MiB, both rounded up; the time of one unit of load on
 a link keeps six digits.  The checker
@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from planner import space
 from planner.cost import collectives, compute, memory
-from planner.cost.model_size import end_parameters, layer_parameters
-from planner.cost.model_size import LayerParameters, layer_parameters_per_gpu
+from planner.cost.model_size import (
+    LayerParameters,
+    end_parameters,
+    layer_parameters,
+    layer_parameters_per_gpu,
+)
 from planner.cost.stack import Stack, exposed, get_stack
 from planner.plan import RECOMPUTES, SHARDINGS, Degrees, Recompute, Sharding, Sync
 
@@ -110,12 +114,11 @@ class ExchangeCosts(NamedTuple):
     parameter_latencies: int
 
 
-
 class LinkTime(NamedTuple):
     """Time of one unit of load on a link: ``numerator / scale`` µs.
 
-    Six decimal digits, so that thousands of units on a fast link do not each pay a rounding to whole
-    µs and no row of a model has a large coefficient.
+    Six decimal digits, so that thousands of units on a fast link do not each pay a rounding to
+    whole µs and no row of a model has a large coefficient.
     """
 
     numerator: int
@@ -173,7 +176,7 @@ class CaseCoefficients:
         if found is None:
             found = compute()
             self._cache[key] = found
-        return found  # type: ignore[no-any-return]
+        return found
 
     def ops_key(self, gpu_class: int, option: Option) -> tuple[object, ...]:
         """What the durations of ops depend on; equal keys have equal durations."""
@@ -184,9 +187,7 @@ class CaseCoefficients:
 
     def ops(self, gpu_class: int, option: Option) -> OpCosts:
         """Durations on a GPU class."""
-        return self._cached(
-            self.ops_key(gpu_class, option), lambda: self._ops(gpu_class, option)
-        )
+        return self._cached(self.ops_key(gpu_class, option), lambda: self._ops(gpu_class, option))
 
     def memory(self, option: Option) -> MemoryCosts:
         """Memory of the degrees case under an option."""
@@ -213,15 +214,33 @@ class CaseCoefficients:
     def sync(self, gpu_class: int, option: Option, sync: Sync, hosts: int) -> SyncCosts:
         """Synchronisation inside the sites of a stage that ``hosts`` sites run."""
         d = self.degrees
-        key = ("sync", self._shape, d.pp, d.dp, d.dp_shard, gpu_class, option.sharding)
-        key += (option.spanning, sync, hosts)
+        key = (
+            "sync",
+            self._shape,
+            d.pp,
+            d.dp,
+            d.dp_shard,
+            gpu_class,
+            option.sharding,
+            option.spanning,
+            sync,
+            hosts,
+        )
         return self._cached(key, lambda: self._sync(gpu_class, option, sync, hosts))
 
     def exchange(self, option: Option, sync: Sync, hosts: int) -> ExchangeCosts:
         """Synchronisation between the sites of a stage that ``hosts`` sites run."""
         d = self.degrees
-        key = ("exchange", d.dp, d.dp_shard, self._shape, option.sharding, option.spanning)
-        key += (sync, hosts)
+        key = (
+            "exchange",
+            d.dp,
+            d.dp_shard,
+            self._shape,
+            option.sharding,
+            option.spanning,
+            sync,
+            hosts,
+        )
         return self._cached(key, lambda: self._exchange(option, sync, hosts))
 
     def options(self) -> tuple[Option, ...]:
@@ -276,12 +295,12 @@ class CaseCoefficients:
 
     def _ops(self, gpu_class: int, option: Option) -> OpCosts:
         parts = [self._op_parts(unit, gpu_class, option) for unit in self.units]
-        sums = [[sum(op) for op in unit] for unit in parts]
-        by_op = [
-            tuple(tuple(unit[i][part] for unit in parts) for part in range(len(PARTS)))
-            for i in range(4)
+        sums = [tuple(sum(unit[op]) for unit in parts) for op in range(4)]
+        split = [
+            tuple(tuple(unit[op][part] for unit in parts) for part in range(len(PARTS)))
+            for op in range(4)
         ]
-        return OpCosts(*(tuple(unit[i] for unit in sums) for i in range(4)), *by_op)
+        return OpCosts(sums[0], sums[1], sums[2], sums[3], split[0], split[1], split[2], split[3])
 
     def _op_parts(self, unit: str, gpu_class: int, option: Option) -> list[tuple[int, ...]]:
         """Forward, backward, input gradient, weight gradient; each split into :data:`PARTS`."""
@@ -323,9 +342,7 @@ class CaseCoefficients:
         d = self.degrees
         return d.tp, d.cp, d.ep, d.etp, d.micro_batch_size
 
-    def _microbatch_sync(
-        self, unit: str, gpu_class: int, option: Option
-    ) -> tuple[float, float]:
+    def _microbatch_sync(self, unit: str, gpu_class: int, option: Option) -> tuple[float, float]:
         """Seconds per microbatch to gather weights (zero3) and scatter gradients (zero2, zero3)."""
         gather = scatter = 0.0
         if option.sharding in ("zero2", "zero3"):
@@ -372,9 +389,7 @@ class CaseCoefficients:
         """Seconds of a collective inside a site whose ranks lie ``stride`` GPUs apart."""
         gpu = self.problem.classes[gpu_class]
         near = max(1, gpu.gpu.scale_up_domain // stride)
-        return collectives.group_time(
-            op, ranks, near, size_bytes, gpu.gpu, gpu.nic_bytes_per_s
-        )
+        return collectives.group_time(op, ranks, near, size_bytes, gpu.gpu, gpu.nic_bytes_per_s)
 
     def _memory(self, option: Option) -> MemoryCosts:
         model, training, degrees = self.problem.model, self.problem.training, self.degrees
@@ -384,11 +399,14 @@ class CaseCoefficients:
             if unit == "embedding":
                 return 0
             if unit == "head":
-                return memory.head_activation_bytes(
-                    model, degrees, training, recompute, self.stack
-                )
+                return memory.head_activation_bytes(model, degrees, training, recompute, self.stack)
             return memory.layer_activation_bytes(
-                model, unit, degrees, training, recompute, self.stack  # type: ignore[arg-type]
+                model,
+                unit,  # type: ignore[arg-type]
+                degrees,
+                training,
+                recompute,
+                self.stack,
             )
 
         def held(unit: str) -> int:
@@ -402,18 +420,15 @@ class CaseCoefficients:
         return MemoryCosts(
             state=self._per_unit(
                 lambda unit: _mib(
-                    memory.state_bytes(
-                        self._parameters(unit), degrees, training, sharding
-                    ).total
+                    memory.state_bytes(self._parameters(unit), degrees, training, sharding).total
                 )
             ),
             activation=active,
             split_activation=tuple(max(pair) for pair in zip(active, kept, strict=True)),
             held=kept,
-            working=max(_mib(memory.working_bytes(model, k, *arguments)) for k in self.kinds),  # type: ignore[arg-type]
+            working=max(_mib(memory.working_bytes(model, k, *arguments)) for k in self.kinds),
             head_working=max(
-                _mib(memory.head_working_bytes(model, k, *arguments))  # type: ignore[arg-type]
-                for k in self.kinds
+                _mib(memory.head_working_bytes(model, k, *arguments)) for k in self.kinds
             ),
         )
 
@@ -443,15 +458,18 @@ class CaseCoefficients:
     def crossing(self, link: int, protocol: str) -> LinkTime:
         """Time of a directed link for one replica's transfer of one microbatch."""
         rate = self.problem.transports[link][protocol].bytes_per_s
-        return link_time(self.activation_bytes / rate)
+        key = ("crossing", self.degrees.micro_batch_size, link, protocol)
+        return self._cached(key, lambda: link_time(self.activation_bytes / rate))
 
     def mib(self, link: int, protocol: str) -> LinkTime:
         """Time of a directed link for one MiB of synchronisation."""
-        return link_time(MIB / self.problem.transports[link][protocol].bytes_per_s)
+        rate = self.problem.transports[link][protocol].bytes_per_s
+        return self._cached(("mib", link, protocol), lambda: link_time(MIB / rate))
 
     def latency(self, link: int, protocol: str) -> int:
         """Latency of a directed link in µs."""
-        return _us(self.problem.transports[link][protocol].latency_s)
+        rate = self.problem.transports[link][protocol]
+        return self._cached(("latency", link, protocol), lambda: _us(rate.latency_s))
 
     def _sync(self, gpu_class: int, option: Option, sync: Sync, hosts: int) -> SyncCosts:
         """See :meth:`sync`.
@@ -499,9 +517,7 @@ class CaseCoefficients:
             gather_latency=_us(gather_latency),
             reduce_tail=min(_us(reduce(k)) for k in self.kinds),
             gather_tail=min(_us(gather(k)) for k in self.kinds),
-            reduce_nic=self._per_unit(
-                lambda u: _us(sent[0] * self._whole_parameters(u) * width)
-            ),
+            reduce_nic=self._per_unit(lambda u: _us(sent[0] * self._whole_parameters(u) * width)),
             gather_nic=self._per_unit(
                 lambda u: _us(sent[1] * self._whole_parameters(u) * memory.WEIGHT_BYTES)
             ),
@@ -528,9 +544,7 @@ class CaseCoefficients:
             )
         return seconds
 
-    def _all_reduce(
-        self, ranks: int, stride: int, size_bytes: float, gpu_class: int
-    ) -> float:
+    def _all_reduce(self, ranks: int, stride: int, size_bytes: float, gpu_class: int) -> float:
         """Ring or tree, whichever is faster for the size."""
         return min(
             self._group_time("all_reduce", ranks, stride, size_bytes, gpu_class),
@@ -542,10 +556,11 @@ class CaseCoefficients:
     ) -> tuple[float, float, int, int]:
         """How often one pair of sites carries the gradients and the parameters of a stage.
 
-        Between ``N`` hosting sites a direct exchange moves ``1/N`` of the gradients per pair for the
-        reduce-scatter and as much for the all-gather (cost model 4.2); a flat ring of ``n`` members
-        moves ``(n - 1)/n`` of them over each hop.  Where shard groups span sites, gradients are only
-        reduce-scattered and parameters all-gathered, with zero2 and zero3 once per microbatch.
+        Between ``N`` hosting sites a direct exchange moves ``1/N`` of the gradients per pair for
+        the reduce-scatter and as much for the all-gather (cost model 4.2); a flat ring of ``n``
+        members moves ``(n - 1)/n`` of them over each hop.  Where shard groups span sites, gradients
+        are only reduce-scattered and parameters all-gathered, with zero2 and zero3 once per
+        microbatch.
 
         Returns
         -------
@@ -662,4 +677,4 @@ def case_coefficients(problem: Problem, degrees: Degrees) -> CaseCoefficients:
     if found is None:
         found = CaseCoefficients(problem, degrees)
         problem.coefficient_cache[key] = found
-    return found  # type: ignore[no-any-return]
+    return found

@@ -15,6 +15,7 @@ from planner import space
 from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import (
     CaseCoefficients,
+    LinkTime,
     MemoryCosts,
     Option,
     Units,
@@ -84,7 +85,33 @@ class Bounds:
         self.shape_work = lru_cache(None)(self._shape_work)
         self.layer_counts = self._layer_counts()
         self.unit_times: dict[tuple[object, ...], tuple[Units, Units, Units]] = {}
+        self.link = lru_cache(None)(self._link)
         self._lengths: dict[tuple[Template, SplitCosts], int | None] = {}
+
+    def _link(self, link: int) -> tuple[int, LinkTime]:
+        """Least latency in µs and least time per MiB of a directed link over its protocols."""
+        co = case_coefficients(self.problem, Degrees(1, 1, 1, 1, 1, 1, 1, 1, 1))
+        names = self.problem.protocols[link]
+        latency = min(co.latency(link, name) for name in names)
+        rates = [co.mib(link, name) for name in names]
+        return latency, min(rates, key=lambda rate: rate.numerator / rate.scale)
+
+    @cached_property
+    def exits(self) -> frozenset[int]:
+        """Links that begin all routes of the site that they leave."""
+        first: dict[int, set[int]] = {}
+        for (d, _), route in self.problem.routes.items():
+            first.setdefault(d, set()).add(route[0])
+        return frozenset(link for links in first.values() if len(links) == 1 for link in links)
+
+    @cached_property
+    def distinct_routes(self) -> tuple[tuple[int, ...], ...]:
+        """Routes between sites without those that cost the same as another one."""
+        found: dict[tuple[object, ...], tuple[int, ...]] = {}
+        for route in self.problem.routes.values():
+            key = (route[0] in self.exits, tuple(self.link(link) for link in route))
+            found.setdefault(key, route)
+        return tuple(found.values())
 
     def _layer_counts(self) -> dict[str, int]:
         kinds = self.problem.model.layer_kinds
@@ -159,7 +186,6 @@ class Bounds:
         m = self.problem.training.global_batch_size // (dp * shape.micro_batch_size)
         return self.fixed_us + m * self.stage(shape, pp, dp)
 
-
     def template_length(
         self, choice: ScheduleChoice, co: CaseCoefficients, costs: SplitCosts, beyond_us: int
     ) -> int | None:
@@ -184,25 +210,38 @@ class Bounds:
             self._lengths[key] = split_bound(template, co.layer_units, costs, beyond_us)
         return self._lengths[key]
 
-    def chunks(self, shape: Shape, pp: int, virtual_stages: int, dp: int, shards: tuple[int, ...], beyond_us: int) -> int:
+    def chunks(
+        self,
+        shape: Shape,
+        pp: int,
+        virtual_stages: int,
+        dp: int,
+        shards: tuple[int, ...],
+        beyond_us: int,
+    ) -> int:
         """All cases with these degrees, whatever their shard degree.
 
         State is taken as small as any sharding makes it, synchronisation as free.
         """
-        best = INFEASIBLE
-        cases = [shape.case(pp, virtual_stages, dp, shard) for shard in shards]
-        relaxed: dict[str, list[MemoryCosts]] = {}
-        for case in cases:
-            choices = CaseChoices(self.problem, case_coefficients(self.problem, case))
+        cases = [
+            CaseChoices(
+                self.problem,
+                case_coefficients(self.problem, shape.case(pp, virtual_stages, dp, shard)),
+            )
+            for shard in shards
+        ]
+        memories: dict[Recompute, list[MemoryCosts]] = {}
+        for choices in cases:
             for option in choices.options:
-                relaxed.setdefault(option.recompute, []).append(choices.co.memory(option))
-        co = case_coefficients(self.problem, cases[0])
-        bounds = CaseBounds(self, CaseChoices(self.problem, co))
-        schedules = tuple(dict.fromkeys(c for case in cases[:1] for c in CaseChoices(self.problem, co).schedules))
-        return best if not schedules or not relaxed else min(
-            bounds.relaxed(choice, recompute, memories, beyond_us)
-            for choice in schedules
-            for recompute, memories in relaxed.items()
+                memories.setdefault(option.recompute, []).append(choices.co.memory(option))
+        bounds = CaseBounds(self, cases[0])
+        return min(
+            (
+                bounds.relaxed(choice, recompute, costs, beyond_us)
+                for choice in cases[0].schedules
+                for recompute, costs in memories.items()
+            ),
+            default=INFEASIBLE,
         )
 
 
@@ -238,7 +277,7 @@ def _least_of(ways: tuple[_SyncWay, ...]) -> _SyncWay:
 def _least_share(part: Units, others: tuple[Units, ...]) -> float:
     """Least share of a part of the work of a unit, over the units that have work."""
     wholes = [sum(column) for column in zip(part, *others, strict=True)]
-    return min(p / whole for p, whole in zip(part, wholes, strict=True) if whole)
+    return min(p / float(whole) for p, whole in zip(part, wholes, strict=True) if whole)
 
 
 class CaseBounds:
@@ -258,11 +297,7 @@ class CaseBounds:
         """GPU classes with room for a cell."""
         return tuple(
             sorted(
-                {
-                    site.gpu_class
-                    for d, site in enumerate(self.problem.sites)
-                    if self.co.cells[d]
-                }
+                {site.gpu_class for d, site in enumerate(self.problem.sites) if self.co.cells[d]}
             )
         )
 
@@ -304,8 +339,10 @@ class CaseBounds:
     def _unit_times(self, option: Option, split: bool) -> tuple[Units, Units, Units]:
         forward = self._least(option, "forward")
         if split:
-            return forward, self._least(option, "input_gradient"), self._least(
-                option, "weight_gradient"
+            return (
+                forward,
+                self._least(option, "input_gradient"),
+                self._least(option, "weight_gradient"),
             )
         return forward, self._least(option, "backward"), (0,) * len(forward)
 
@@ -356,7 +393,9 @@ class CaseBounds:
             last -= unhidden * self._layer_min(weight if split else backward)
             f_hidden = f - unhidden * self._layer_min(forward)
             starts = max(pp * way.start, starts - f_hidden + pp * self._layer_min(forward))
-            ends = max(pp * way.end, ends - last + pp * self._layer_min(weight if split else backward))
+            ends = max(
+                pp * way.end, ends - last + pp * self._layer_min(weight if split else backward)
+            )
         least_end = way.end + way.layer_optimizer
         devices = ceil_div(m * work + starts + ends + way.optimizer, pp)
         slowest = m * self._slowest_stage(forward, backward, weight)
@@ -591,10 +630,10 @@ class CaseBounds:
             (self._total(costs.parameter), costs.parameter_tail, costs.parameter_latencies),
         ):
             whole = latency = one = INFEASIBLE
-            for route in self.problem.routes.values():
+            for route in self.bounds.distinct_routes:
                 delay = count * sum(self._least_latency(link) for link in route)
                 partners = 1
-                if sync == "hierarchical" and self._one_exit(route[0]):
+                if sync == "hierarchical" and route[0] in self.bounds.exits:
                     partners = hosts - 1
                 loads = [mib * partners, *(mib for _ in route[1:])]
                 whole = min(
@@ -606,23 +645,13 @@ class CaseBounds:
             result.append((whole, latency, one))
         return result[0], result[1]
 
-    def _one_exit(self, link: int) -> bool:
-        """Whether all routes of the site that this link leaves begin with it."""
-        source = self.problem.links[link].source
-        site = self.problem.site_index.get(source)
-        return site is not None and all(
-            route[0] == link for (d, _), route in self.problem.routes.items() if d == site
-        )
-
     def _least_latency(self, link: int) -> int:
-        return min(
-            (self.co.latency(link, p) for p in self.problem.protocols[link]), default=INFEASIBLE
-        )
+        return self.bounds.link(link)[0]
 
     def _least_us(self, link: int, mib: int) -> int:
         """Least time of a link for an amount of synchronisation, µs rounded down."""
-        rates = [self.co.mib(link, p) for p in self.problem.protocols[link]]
-        return min((mib * r.numerator // r.scale for r in rates), default=INFEASIBLE)
+        rate = self.bounds.link(link)[1]
+        return mib * rate.numerator // rate.scale
 
     def _memory_fits(self, choice: ScheduleChoice, option: Option) -> bool:
         """Whether the stages' capacities in layers can sum to the model.
@@ -653,61 +682,6 @@ class CaseBounds:
                 return False
             total += layers
         return total >= self.layers
-
-
-def longest_us(choices: CaseChoices) -> int:
-    """A Z that no plan of a case exceeds: everything one after the other, on the slowest it can be.
-
-    ``m`` times all ops on the slowest class, a transfer per op over the longest route under the
-    load of all replicas and boundaries, and the synchronisation of the whole model by every stage.
-    """
-    co, problem = choices.co, choices.problem
-    degrees = co.degrees
-    m, pp = co.num_microbatches, degrees.pp
-    classes = range(len(problem.classes))
-    counts = [
-        problem.model.layer_kinds.count(unit) if unit in problem.model.layer_kinds else 1
-        for unit in co.units
-    ]
-
-    def total(units: Units) -> int:
-        return sum(n * t for n, t in zip(counts, units, strict=True))
-
-    ops = [co.ops(g, o) for g in classes for o in choices.options]
-    work = max(
-        total(c.forward) + max(total(c.backward), total(c.input_gradient) + total(c.weight_gradient))
-        for c in ops
-    )
-    delay = max(co.inside(g)[0] for g in classes)
-    gradient = parameter = 0
-    hosts = range(1, len(problem.sites) + 1)
-    exchanges = [co.exchange(o, s, n) for o in choices.options for s in choices.syncs for n in hosts]
-    for (d, e), route in problem.routes.items():
-        used = [(k, p) for k in route for p in problem.protocols[k]]
-        latency = sum(
-            max((co.latency(k, p) for p in problem.protocols[k]), default=0) for k in route
-        )
-        load = max((co.crossing(k, p).us(2 * degrees.dp * pp) for k, p in used), default=0)
-        delay = max(delay, latency + max(co.cell(d, e), load))
-        pairs = len(problem.routes)
-        for c in exchanges:
-            rates = [co.mib(k, p) for k, p in used]
-            one_way = [r.us(pairs * total(c.gradient)) for r in rates]
-            gradient = max(gradient, c.gradient_latencies * latency + max(one_way, default=0))
-            one_way = [r.us(pairs * total(c.parameter)) for r in rates]
-            parameter = max(parameter, c.parameter_latencies * latency + max(one_way, default=0))
-    inside = 0
-    for g in classes:
-        for o in choices.options:
-            for s in choices.syncs:
-                for n in hosts:
-                    c = co.sync(g, o, s, n)
-                    whole = total(c.reduce) + total(c.gather) + c.reduce_latency + c.gather_latency
-                    whole += total(c.reduce_nic) + total(c.gather_nic)
-                    whole += c.reduce_tail + c.gather_tail
-                    inside = max(inside, whole + total(co.optimizer(g, o)))
-    chunks = pp * degrees.virtual_stages
-    return co.fixed_us + m * work + 2 * m * chunks * delay + inside + gradient + parameter
 
 
 def _split_costs(

@@ -1,4 +1,4 @@
-"""One degrees case as a real model: solve, price by the checker, add the paths that bind, repeat."""
+"""One degrees case as a real model: solve, price by the checker, add binding paths, repeat."""
 
 from __future__ import annotations
 
@@ -269,6 +269,4 @@ def _templates(choices: CaseChoices, layout: Layout) -> Iterator[Template]:
                 for steps in islice(vectors, MAX_WARMUP_TEMPLATES)
             ]
         for extra in warmups:
-            yield Template(
-                choice.schedule, pp, degrees.virtual_stages, m, choice.run_length, extra
-            )
+            yield Template(choice.schedule, pp, degrees.virtual_stages, m, choice.run_length, extra)

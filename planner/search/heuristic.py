@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice, permutations, product
+from itertools import product
 
 from planner import space
 from planner.check import memory_of_layout, memory_violations, time_of_layout
@@ -11,12 +11,11 @@ from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import CaseCoefficients, Option
 from planner.layout import Flows, Layout, num_boundaries, sync_pairs, used_links
 from planner.pipeline.memory import live_counts
-from planner.pipeline.schedules import SCHEDULES, Template, chunk_devices
+from planner.pipeline.schedules import SCHEDULES, Template
 from planner.problem import Problem
 from planner.search.bounds import INFEASIBLE, CaseBounds, ceil_div
 
 Placement = tuple[tuple[int, ...], ...]
-MAX_ORDERS = 24
 WARMUPS = (0, 1, 2, 4, 8)
 
 
@@ -58,9 +57,7 @@ def case_plans(
         yield None
 
 
-def _layouts(
-    choices: CaseChoices, choice: ScheduleChoice, option: Option
-) -> Iterator[Layout]:
+def _layouts(choices: CaseChoices, choice: ScheduleChoice, option: Option) -> Iterator[Layout]:
     problem, co = choices.problem, choices.co
     degrees = co.degrees
     splits: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
@@ -135,26 +132,19 @@ def _splits(
         return
     if degrees.virtual_stages == 1:
         classes = [
-            {choices.problem.sites[d].gpu_class for d in layout.hosts(s)}
-            for s in range(degrees.pp)
+            {choices.problem.sites[d].gpu_class for d in layout.hosts(s)} for s in range(degrees.pp)
         ]
         split = balanced_split(co, choice, option, classes, limits, warmup)
         if split is not None:
             yield split
         return
     base, extra = divmod(total, chunks)
-    seen = set()
-    for shift in (0, 1, 2):
-        row = [base] * chunks
-        order = [k for k in range(chunks - 1)] + [chunks - 1]
-        for k in order[:extra]:
-            row[k] += 1
-        for _ in range(shift):
-            if row[-1] > 1:
-                row[-1] -= 1
-                row[row.index(min(row[:-1]))] += 1
-        if tuple(row) not in seen:
-            seen.add(tuple(row))
+    row = [base + (k < extra) for k in range(chunks)]
+    yield tuple(row)
+    for _ in range(2):
+        if row[-1] > 1:
+            row[-1] -= 1
+            row[row.index(min(row[:-1]))] += 1
             yield tuple(row)
 
 
@@ -196,7 +186,9 @@ def balanced_split(
         memory.append(
             [
                 costs.state[u]
-                + max(full[0] * activation[u] + held[0] * costs.held[u] for full, held in vectors[s])
+                + max(
+                    full[0] * activation[u] + held[0] * costs.held[u] for full, held in vectors[s]
+                )
                 for u in range(len(co.units))
             ]
         )
@@ -224,9 +216,7 @@ def balanced_split(
             row.append(taken)
         return tuple(row) if position == total else None
 
-    high = sum(max(t[u] for t in times) for u in co.layer_units) + sum(
-        max(t[embedding] + t[head] for t in times) for _ in range(1)
-    )
+    high = sum(max(t[u] for t in times) for u in (*co.layer_units, embedding, head))
     low, found = 0, fill(high)
     if found is None:
         return None
@@ -268,16 +258,15 @@ def _ragged(candidate: Placement, shard: int, co: CaseCoefficients, unit: int) -
 
 
 def _site_orders(problem: Problem, co: CaseCoefficients) -> list[tuple[int, ...]]:
-    """Orders in which sites are filled: fastest and largest first, then the others."""
+    """Orders in which sites are filled: fastest and largest first or last, file order, reversed."""
     usable = [d for d, cells in enumerate(co.cells) if cells]
     speed = {
         d: problem.classes[problem.sites[d].gpu_class].gpu.peak_flops[problem.training.precision]
         for d in usable
     }
     first = tuple(sorted(usable, key=lambda d: (-speed[d], -co.cells[d], d)))
-    if len(usable) <= 4:
-        return [first, *(o for o in islice(permutations(usable), MAX_ORDERS) if o != first)]
-    return [first, tuple(usable), tuple(reversed(usable))]
+    last = tuple(sorted(usable, key=lambda d: (speed[d], co.cells[d], d)))
+    return list(dict.fromkeys((first, tuple(usable), last, tuple(reversed(usable)))))
 
 
 def _columns(co: CaseCoefficients, order: tuple[int, ...], unit: int) -> Placement | None:
@@ -305,9 +294,7 @@ def _even_columns(co: CaseCoefficients, order: tuple[int, ...], unit: int) -> Pl
     return None if left else (tuple(row),) * degrees.pp
 
 
-def _stages_in_turn(
-    co: CaseCoefficients, order: tuple[int, ...], unit: int
-) -> Placement | None:
+def _stages_in_turn(co: CaseCoefficients, order: tuple[int, ...], unit: int) -> Placement | None:
     """All replicas of a stage at one site, site after site."""
     degrees = co.degrees
     if degrees.dp % unit:

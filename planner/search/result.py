@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from planner.check import StageMemory, memory_to_json
@@ -12,7 +12,7 @@ from planner.instance.schema import Instance
 from planner.plan import Plan
 
 
-class SolveStatus(str, Enum):
+class SolveStatus(StrEnum):
     """How a search ended.
 
     ``OPTIMAL``: the plan is accepted by the checker and its Z equals the lower bound.
@@ -101,9 +101,7 @@ class SolveResult:
         if tokens is None or self.plan is None:
             return None
         instance = self.instance
-        flops = model_flops_per_token(
-            instance.model, instance.training.sequence_length, "causal"
-        )
+        flops = model_flops_per_token(instance.model, instance.training.sequence_length, "causal")
         sites = {site.name: site for site in instance.cluster.sites}
         peak = sum(
             part.replicas

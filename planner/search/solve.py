@@ -1,10 +1,10 @@
-"""Best-first search over boxes of degrees cases; bounds first, models where bounds do not decide."""
+"""Best-first search over boxes of degrees cases: bounds first, models where they do not decide."""
 
 from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -19,10 +19,11 @@ from planner.instance.schema import Instance
 from planner.layout import Layout, to_plan
 from planner.plan import Degrees
 from planner.problem import Problem
-from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound, longest_us
+from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound
 from planner.search.case_solver import CaseOutcome, CaseSolver
 from planner.search.heuristic import case_plans
 from planner.search.infeasibility import explain_infeasibility
+from planner.search.longest import longest_us
 from planner.search.result import Progress, SolveResult, SolveStatus
 from planner.search.tree import Box, Closed, Tree
 from planner.versions import versions
@@ -33,14 +34,12 @@ PROVER = "cp-sat"
 """The engine that closes cases: it reasons in exact integers."""
 WINNER_LIMIT_S = 120.0
 """Time for the chosen engine to confirm the winning case."""
-DIVE_SHAPES = 32
-"""Shapes with the smallest bounds that are sampled for a first incumbent."""
 DIVE_PAIRS = 4
 """Pairs of schedule and option that are tried per sample."""
 DIVE_OPS = 20_000
 """Samples whose templates have more ops are left out."""
 DIVE_LIMIT_S = 8.0
-"""Time for the samples."""
+"""Time to choose samples, to try them, and to improve on the best."""
 
 _LAST_STEP = 3
 """Steps of a single case: quick bounds, full bounds, plans, then paths and the model."""
@@ -71,6 +70,18 @@ class _Incumbent:
         """Tie order: fewest crossings, fewest GPUs, smallest degrees."""
         degrees = self.layout.degrees
         return self.layout.crossings, degrees.gpus, degrees
+
+
+def _varied(samples: list[tuple[int, int, CaseChoices]]) -> Iterator[tuple[int, CaseChoices]]:
+    """Samples, the best of every microbatch size first, then the second best, and so on."""
+    rank: dict[int, int] = {}
+    keyed = []
+    for least, serial, choices in sorted(samples, key=lambda sample: sample[:2]):
+        size = choices.co.degrees.micro_batch_size
+        rank[size] = rank.get(size, 0) + 1
+        keyed.append((rank[size], least, serial, choices))
+    for _, least, _, choices in sorted(keyed, key=lambda entry: entry[:3]):
+        yield least, choices
 
 
 def _num_ops(choices: CaseChoices) -> int:
@@ -124,7 +135,9 @@ class Search:
 
     def _report(self, phase: str, *, found_new: bool = False) -> None:
         now = time.monotonic()
-        if self.progress is None or (not found_new and now - self._last_report < PROGRESS_INTERVAL_S):
+        if self.progress is None or (
+            not found_new and now - self._last_report < PROGRESS_INTERVAL_S
+        ):
             return
         self._last_report = now
         self.progress(
@@ -323,37 +336,86 @@ class Search:
 
     def _dive(self) -> None:
         """A first incumbent: the constructive search on sampled cases with the smallest bounds."""
+        until = time.monotonic() + DIVE_LIMIT_S
         samples: list[tuple[int, int, CaseChoices]] = []
-        for node in sorted(self.heap)[:DIVE_SHAPES]:
+        for node in self._varied_shapes():
             self._check_time()
+            if time.monotonic() > until:
+                break
             for box, verdict in self.tree.children(node.box):
                 if isinstance(verdict, Closed):
                     continue
                 for case in self.tree.samples(box):
-                    choices = CaseChoices(self.problem, case_coefficients(self.problem, case))
-                    if choices.empty or _num_ops(choices) > DIVE_OPS:
-                        continue
-                    bounds = CaseBounds(self.bounds, choices)
-                    least = min(bounds.choice(*pair).value_us for pair in choices.pairs)
-                    if least < INFEASIBLE:
-                        samples.append((least, len(samples), choices))
+                    found = self._promise(case)
+                    if found is not None:
+                        samples.append((found[0], len(samples), found[1]))
         until = time.monotonic() + DIVE_LIMIT_S
-        for least, _, choices in sorted(samples, key=lambda sample: sample[:2]):
+        for least, choices in _varied(samples):
             best = self.incumbent
-            if (best is not None and least >= best.time_us) or time.monotonic() > until:
+            if time.monotonic() > until:
                 break
+            if best is not None and least >= best.time_us:
+                continue
             self._try_heuristics(choices, CaseBounds(self.bounds, choices), DIVE_PAIRS)
+        self._climb()
 
-    def _solve_case(self, node, choices, values, bound) -> None:  # type: ignore[no-untyped-def]
+    def _varied_shapes(self) -> list[_Node]:
+        """Open shapes, the best of every (tp, ep) first, then the second best, and so on."""
+        rank: dict[tuple[int, int], int] = {}
+        keyed = []
+        for node in sorted(self.heap):
+            group = (node.box.shape.tp, node.box.shape.ep)
+            rank[group] = rank.get(group, 0) + 1
+            keyed.append((rank[group], node.bound_us, node.serial, node))
+        return [entry[-1] for entry in sorted(keyed, key=lambda entry: entry[:3])]
+
+    def _promise(self, case: Degrees) -> tuple[int, CaseChoices] | None:
+        """Bound and alternatives of a case that is worth a try."""
+        choices = CaseChoices(self.problem, case_coefficients(self.problem, case))
+        if choices.empty or _num_ops(choices) > DIVE_OPS:
+            return None
+        bounds = CaseBounds(self.bounds, choices)
+        least = min(bounds.choice(*pair).value_us for pair in choices.pairs)
+        return None if least >= INFEASIBLE else (least, choices)
+
+    def _climb(self) -> None:
+        """Improve the incumbent by changing one degree at a time."""
+        until = time.monotonic() + 2 * DIVE_LIMIT_S
+        seen: set[Degrees] = set()
+        best = self.incumbent
+        while best is not None and time.monotonic() < until:
+            before = best.time_us
+            for case in self.tree.neighbours(best.layout.degrees):
+                if case in seen or time.monotonic() > until:
+                    continue
+                seen.add(case)
+                found = self._promise(case)
+                assert self.incumbent is not None
+                if found is not None and found[0] < self.incumbent.time_us:
+                    bounds = CaseBounds(self.bounds, found[1])
+                    self._try_heuristics(found[1], bounds, DIVE_PAIRS)
+            best = self.incumbent
+            if best is None or best.time_us >= before:
+                break
+
+    def _solve_case(
+        self,
+        node: _Node,
+        choices: CaseChoices,
+        values: dict[tuple[ScheduleChoice, Option], ChoiceBound],
+        bound: int,
+    ) -> None:
+        """Solve a case as a model by the prover, up to the incumbent's Z."""
         best = self.incumbent
         cutoff = longest_us(choices) if best is None else best.time_us
         kept = [pair for pair, value in values.items() if value.value_us <= cutoff]
+        start = best.layout if best and best.layout.degrees == node.box.case else None
         outcome = self.prover.solve(
             choices.only(kept),
             cutoff,
             floor_us=bound,
             deadline=self.deadline,
-            start=best.layout if best is not None and best.layout.degrees == node.box.case else None,
+            start=start,
             on_plan=self._offer,
         )
         self._record(node.box.case, outcome, cutoff)
@@ -572,6 +634,9 @@ def _without_plan(
         status = SolveStatus.INFEASIBLE
         reason, evidence = explain_infeasibility(search.problem, search.tree, search.bounds)
         provenance["infeasibility"] = evidence
+        if evidence.get("rule") == "none":
+            search.errors.append(reason)
+            status = SolveStatus.NO_SOLUTION
     bound = search.floor_us if search.floor_us < INFEASIBLE else None
     return SolveResult(
         search.instance, status, reason, limit, None, None, bound, {}, (), certificate, provenance

@@ -96,7 +96,7 @@ def _add(
         if duration.kind in transfers:
             transfers[duration.kind] += a
         elif duration.kind in ("F", "B", "W"):
-            counts["FBW".index(duration.kind), duration.index] = a  # type: ignore[index]
+            counts["FBW".index(duration.kind), duration.index] = a
     key = (counts.tobytes(), transfers["delay"], transfers["occupancy"])
     if key in pool:
         return False
@@ -174,7 +174,7 @@ def split_bound(
             b_eq=wanted,
             method="highs",
         )
-        if result.status == 2:  # noqa: PLR2004 - scipy's code for "infeasible"
+        if result.status == 2:
             return None
         if result.status != 0:
             break
@@ -185,9 +185,7 @@ def split_bound(
         found, path_coefficients = graph.critical_path(
             _durations(template, split, costs, graph.variables)
         )
-        if found / SCALE <= value * (1 + TOLERANCE) or not _add(
-            pool, template, path_coefficients
-        ):
+        if found / SCALE <= value * (1 + TOLERANCE) or not _add(pool, template, path_coefficients):
             break
     return int(value * (1 - SAFETY))
 
@@ -230,8 +228,6 @@ def _durations(
         by_kind[kind] = np.maximum(row * SCALE, 0.0).astype(np.int64)
     transfer = {"delay": costs.delay * SCALE, "occupancy": costs.occupancy * SCALE}
     return {
-        key: int(by_kind[key.kind][key.index])  # type: ignore[index]
-        if key.kind in by_kind
-        else transfer.get(key.kind, 0)
+        key: int(by_kind[key.kind][key.index]) if key.kind in by_kind else transfer.get(key.kind, 0)
         for key in variables
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -56,7 +56,8 @@ class Box(NamedTuple):
     @property
     def case(self) -> Degrees:
         """The case of a single box."""
-        assert self.single and self.dp_shard is not None
+        assert self.single
+        assert self.dp_shard is not None
         return self.shape.case(self.pp[0], self.virtual_stages[0], self.dp[0], self.dp_shard[0])
 
     @property
@@ -102,7 +103,7 @@ class Tree:
         """Chunk counts of the search."""
         return self._keep("virtual_stages", space.VIRTUAL_STAGES)
 
-    @lru_cache(maxsize=None)  # noqa: B019 - lives as long as the search
+    @cache  # noqa: B019 - lives as long as the search
     def dp(self, micro_batch_size: int) -> tuple[int, ...]:
         """Data-parallel degrees of the search, ascending."""
         batch = self.problem.training.global_batch_size
@@ -111,11 +112,10 @@ class Tree:
         return tuple(
             dp
             for dp in values
-            if (counts is None or batch // (dp * micro_batch_size) in counts)
-            and self.dp_shard(dp)
+            if (counts is None or batch // (dp * micro_batch_size) in counts) and self.dp_shard(dp)
         )
 
-    @lru_cache(maxsize=None)  # noqa: B019 - lives as long as the search
+    @cache  # noqa: B019 - lives as long as the search
     def dp_shard(self, dp: int) -> tuple[int, ...]:
         """Shard degrees of the search for a data-parallel degree."""
         replicates = self._allowed.get("dp_replicate")
@@ -128,8 +128,7 @@ class Tree:
     def cases(self, box: Box) -> int:
         """Number of cases of a box."""
         shards = sum(
-            len(self.dp_shard(dp)) if box.dp_shard is None else len(box.dp_shard)
-            for dp in box.dp
+            len(self.dp_shard(dp)) if box.dp_shard is None else len(box.dp_shard) for dp in box.dp
         )
         return len(box.pp) * len(box.virtual_stages) * shards
 
@@ -175,10 +174,15 @@ class Tree:
         pp = max(box.pp)
         cells = self.bounds.shape_work(box.shape).cells
         enough = pp * max(box.virtual_stages) <= self.problem.model.num_layers
-        return enough and pp * max(box.dp) <= cells
+        right = all(self._right_gpus(box.shape, p, dp) for p in box.pp for dp in box.dp)
+        return enough and right and pp * max(box.dp) <= cells
+
+    def _right_gpus(self, shape: Shape, pp: int, dp: int) -> bool:
+        allowed = self._allowed.get("gpus_used")
+        return allowed is None or shape.tp * shape.cp * pp * dp in allowed
 
     def _by_pipeline(self, box: Box) -> Iterator[tuple[Box, Closed | int]]:
-        """One pipeline degree each, cut into what fits and what does not, from the largest dp on."""
+        """One pipeline degree each, cut into what fits and what does not."""
         layers = self.problem.model.num_layers
         cells = self.bounds.shape_work(box.shape).cells
         for pp in box.pp:
@@ -189,8 +193,13 @@ class Tree:
                 yield part, Closed(part, "infeasible", "virtual_stages.layers", None)
             if not fitting:
                 continue
-            small = tuple(dp for dp in box.dp if dp * pp <= cells)
-            large = tuple(dp for dp in box.dp if dp * pp > cells)
+            right = tuple(dp for dp in box.dp if self._right_gpus(box.shape, pp, dp))
+            wrong = tuple(dp for dp in box.dp if dp not in right)
+            if wrong:
+                part = box._replace(pp=(pp,), virtual_stages=fitting, dp=wrong)
+                yield part, Closed(part, "infeasible", "search.gpus_used", None)
+            small = tuple(dp for dp in right if dp * pp <= cells)
+            large = tuple(dp for dp in right if dp * pp > cells)
             if large:
                 part = box._replace(pp=(pp,), virtual_stages=fitting, dp=large)
                 yield part, Closed(part, "infeasible", "placement.capacity", None)
@@ -242,3 +251,57 @@ class Tree:
             case = box.shape.case(pp, v, dp, shard)
             if space.expert_groups_legal(case, self.problem.model.num_experts):
                 yield case
+
+    def neighbours(self, case: Degrees) -> Iterator[Degrees]:
+        """Legal cases that differ from one in one degree, dp adapted to what fits.
+
+        Each degree moves to the value before or after its own; dp is the largest or second largest
+        that fits, sharded as before or not at all, twice or half as much.
+        """
+        problem = self.problem
+        ranges = {
+            "tp": space.tp_range(problem),
+            "cp": space.cp_range(problem),
+            "ep": space.ep_range(problem),
+            "pp": space.pp_range(problem),
+            "virtual_stages": space.VIRTUAL_STAGES,
+            "micro_batch_size": space.MICRO_BATCH_SIZES,
+        }
+        moved = [case]
+        for name, values in ranges.items():
+            kept = self._keep(name, values)
+            if getattr(case, name) in kept:
+                place = kept.index(getattr(case, name))
+                moved += [
+                    case._replace(**{name: value})
+                    for value in kept[max(0, place - 1) : place + 2]
+                    if value != kept[place]
+                ]
+        for found in moved:
+            if self._legal(found):
+                yield from self._with_dp(found)
+
+    def _legal(self, case: Degrees) -> bool:
+        model = self.problem.model
+        return (
+            space.tp_legal(model, case.tp)
+            and space.cp_legal(self.problem, case.cp)
+            and case.pp * case.virtual_stages <= model.num_layers
+        )
+
+    def _with_dp(self, case: Degrees) -> Iterator[Degrees]:
+        shape = Shape(case.tp, case.cp, case.ep, case.etp, case.micro_batch_size)
+        cells = self.bounds.shape_work(shape).cells
+        fitting = [
+            dp
+            for dp in self.dp(case.micro_batch_size)
+            if dp * case.pp <= cells and self._right_gpus(shape, case.pp, dp)
+        ]
+        for dp in fitting[-2:]:
+            shards = self.dp_shard(dp)
+            for wanted in (1, case.dp_shard // 2, case.dp_shard, case.dp_shard * 2):
+                found = case._replace(dp=dp, dp_shard=wanted)
+                if wanted in shards and space.expert_groups_legal(
+                    found, self.problem.model.num_experts
+                ):
+                    yield found

@@ -8,6 +8,7 @@ from planner.backends import Engine, EngineOptions, SolveStatus
 from planner.check import check_plan, price_layout
 from planner.choices import CaseChoices
 from planner.cost.coefficients import case_coefficients
+from planner.instance.load import load_instance
 from planner.instance.schema import Instance
 from planner.layout import Layout, to_plan
 from planner.plan import Degrees
@@ -80,3 +81,61 @@ class Converged:
         if not report.feasible:
             return f"rule {report.violations[0].rule}"
         return "" if report.time_us == time_us else "price"
+
+
+GPU = {
+    "name": "micro",
+    "peak_flops": {"bf16": 50e12},
+    "memory_bytes": "64 GiB",
+    "memory_bandwidth_bytes_per_s": 1e12,
+    "scale_up_bytes_per_s": 300e9,
+    "scale_up_domain": 1,
+    "gpus_per_node": 1,
+    "nic_gbps": 400,
+}
+
+
+def two_sites(
+    gpus: tuple[int, int],
+    *,
+    layers: int = 4,
+    batch: int = 4,
+    gbps: float = 10,
+    delay_s: float = 1e-3,
+    memory_limit: int | str = "32 GiB",
+    **search: object,
+) -> Instance:
+    """A small dense job on two linked sites of the micro GPU."""
+    return load_instance(
+        {
+            "model": {
+                "num_layers": layers,
+                "hidden_size": 512,
+                "num_heads": 4,
+                "ffn_hidden_size": 2048,
+                "vocab_size": 1000,
+            },
+            "training": {"global_batch_size": batch, "sequence_length": 512},
+            "cluster": {
+                "sites": [
+                    {
+                        "name": name,
+                        "gpu": GPU,
+                        "num_gpus": count,
+                        "memory_limit_bytes": memory_limit,
+                    }
+                    for name, count in zip("ab", gpus, strict=True)
+                ],
+                "links": [
+                    {
+                        "from": "a",
+                        "to": "b",
+                        "bandwidth_gbps": gbps,
+                        "delay_s": delay_s,
+                        "protocols": ["rdma_spray", "tcp_bbr"],
+                    }
+                ],
+            },
+            "search": search,
+        }
+    )

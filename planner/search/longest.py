@@ -1,0 +1,62 @@
+"""An upper limit on Z where no plan is known."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from planner.choices import CaseChoices
+from planner.cost.coefficients import Units
+
+
+def longest_us(choices: CaseChoices) -> int:
+    """A Z that no plan of a case exceeds: everything one after the other, on the slowest it can be.
+
+    ``m`` times all ops on the slowest class, a transfer per op over the longest route under the
+    load of all replicas and boundaries, and the synchronisation of the whole model by every stage.
+    """
+    co, problem = choices.co, choices.problem
+    degrees = co.degrees
+    m, pp = co.num_microbatches, degrees.pp
+    classes = range(len(problem.classes))
+    counts = [
+        problem.model.layer_kinds.count(unit) if unit in problem.model.layer_kinds else 1
+        for unit in co.units
+    ]
+
+    def total(units: Units) -> int:
+        return sum(n * t for n, t in zip(counts, units, strict=True))
+
+    ops = [co.ops(g, o) for g in classes for o in choices.options]
+    work = max(
+        total(c.forward)
+        + max(total(c.backward), total(c.input_gradient) + total(c.weight_gradient))
+        for c in ops
+    )
+    delay = max(co.inside(g)[0] for g in classes)
+    gradient = parameter = 0
+    hosts = range(1, len(problem.sites) + 1)
+    exchanges = [
+        co.exchange(o, s, n) for o in choices.options for s in choices.syncs for n in hosts
+    ]
+    for (d, e), route in problem.routes.items():
+        used = [(k, p) for k in route for p in problem.protocols[k]]
+        latency = sum(
+            max((co.latency(k, p) for p in problem.protocols[k]), default=0) for k in route
+        )
+        load = max((co.crossing(k, p).us(2 * degrees.dp * pp) for k, p in used), default=0)
+        delay = max(delay, latency + max(co.cell(d, e), load))
+        pairs = len(problem.routes)
+        for c in exchanges:
+            rates = [co.mib(k, p) for k, p in used]
+            one_way = [r.us(pairs * total(c.gradient)) for r in rates]
+            gradient = max(gradient, c.gradient_latencies * latency + max(one_way, default=0))
+            one_way = [r.us(pairs * total(c.parameter)) for r in rates]
+            parameter = max(parameter, c.parameter_latencies * latency + max(one_way, default=0))
+    inside = 0
+    for g, o, s, n in product(classes, choices.options, choices.syncs, hosts):
+        own = co.sync(g, o, s, n)
+        units = (own.reduce, own.gather, own.reduce_nic, own.gather_nic, co.optimizer(g, o))
+        once = own.reduce_latency + own.gather_latency + own.reduce_tail + own.gather_tail
+        inside = max(inside, once + sum(total(row) for row in units))
+    chunks = pp * degrees.virtual_stages
+    return co.fixed_us + m * work + 2 * m * chunks * delay + inside + gradient + parameter

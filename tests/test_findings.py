@@ -1,0 +1,116 @@
+"""Findings of the field that the planner reproduces, with proven values.
+
+What goes out of the building is either the pipeline (``pp-out``) or data parallelism (``dp-out``).
+A thinner link hurts the pipeline, which waits for it in every microbatch, more than gradients that
+are exchanged once; and more experts, of which a token uses as many as before, mean more gradients
+but the same activations.  Both are ratios of proven optima: T(pp-out) ÷ T(dp-out).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from planner.instance.load import load_instance, narrowed
+from planner.instance.schema import Instance
+from planner.search.result import SolveStatus
+from planner.search.solve import solve
+
+OVERSUBSCRIPTIONS = (1, 2, 4, 8, 16)
+EXPERTS = (8, 16, 32, 64)
+
+
+def optimum(instance: Instance, kind: str) -> int:
+    """The proven optimum of the plans of one kind of placement."""
+    result = solve(narrowed(instance, {"placement_kind": kind}), backend="cp-sat")
+    assert result.status is SolveStatus.OPTIMAL, result.reason
+    assert result.time_us is not None and result.time_us == result.bound_us
+    return result.time_us
+
+
+def times(instance: Instance) -> tuple[int, int]:
+    """T(pp-out) and T(dp-out) of an instance, µs."""
+    return optimum(instance, "pp-out"), optimum(instance, "dp-out")
+
+
+def dense_17b(oversubscription: int) -> Instance:
+    """The 17B job on both buildings at pp = 8.
+
+    Free: shard degree and sharding, synchronisation and its overlap, recompute, extra warm-up,
+    placement, flows and protocols.
+    """
+    document = load_instance("dense-17b-2-buildings").model_dump(by_alias=True)
+    for link in document["cluster"]["links"]:
+        link["oversubscription"] = oversubscription
+    document["search"] = {
+        "tp": 8,
+        "cp": 1,
+        "pp": 8,
+        "virtual_stages": 1,
+        "micro_batch_size": 1,
+        "dp": 32,
+        "schedule": "1f1b",
+        "fixed_layers_per_stage": [6] * 8,
+    }
+    return load_instance(document)
+
+
+def mixture(experts: int) -> Instance:
+    """A mixture of so many experts, two of which a token uses, on two sites at pp = 4."""
+    search: dict[str, Any] = {
+        "tp": 1,
+        "cp": 1,
+        "ep": 8,
+        "pp": 4,
+        "virtual_stages": 1,
+        "micro_batch_size": 1,
+        "dp": 32,
+        "schedule": "1f1b",
+        "fixed_layers_per_stage": [4] * 4,
+    }
+    return load_instance(
+        {
+            "model": {
+                "num_layers": 16,
+                "hidden_size": 2048,
+                "num_heads": 16,
+                "num_kv_heads": 8,
+                "ffn_hidden_size": 4096,
+                "vocab_size": 32000,
+                "num_experts": experts,
+                "experts_per_token": 2,
+                "expert_ffn_hidden_size": 4096,
+            },
+            "training": {"global_batch_size": 256, "sequence_length": 4096},
+            "cluster": {
+                "sites": [{"name": name, "gpu": "H100", "num_gpus": 64} for name in "ab"],
+                "links": [
+                    {
+                        "from": "a",
+                        "to": "b",
+                        "bandwidth_gbps": 800,
+                        "distance_km": 10,
+                        "paths": 16,
+                    }
+                ],
+            },
+            "search": search,
+        }
+    )
+
+
+def test_oversubscription_never_favours_the_pipeline() -> None:
+    """17B at pp = 8: T(pp-out) ÷ T(dp-out) never falls as the link gets thinner."""
+    found = [times(dense_17b(number)) for number in OVERSUBSCRIPTIONS]
+    for (pp, dp), (thinner_pp, thinner_dp) in pairwise(found):
+        assert thinner_pp * dp >= pp * thinner_dp, found
+    for before, after in pairwise(found):
+        assert after[0] >= before[0] and after[1] >= before[1], found
+
+
+def test_experts_never_favour_data_parallelism() -> None:
+    """At equal top-k T(pp-out) ÷ T(dp-out) never rises with the number of experts."""
+    found = [times(mixture(experts)) for experts in EXPERTS]
+    for (pp, dp), (more_pp, more_dp) in pairwise(found):
+        assert more_pp * dp <= pp * more_dp, found
+    assert found[-1][0] * found[0][1] < found[0][0] * found[-1][1], found
