@@ -7,7 +7,7 @@ formulation is imported here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -92,6 +92,8 @@ class Bounds:
         """Least latency in µs and least time per MiB of a directed link over its protocols."""
         co = case_coefficients(self.problem, Degrees(1, 1, 1, 1, 1, 1, 1, 1, 1))
         names = self.problem.protocols[link]
+        if not names:
+            return INFEASIBLE, LinkTime(INFEASIBLE, 1)
         latency = min(co.latency(link, name) for name in names)
         rates = [co.mib(link, name) for name in names]
         return latency, min(rates, key=lambda rate: rate.numerator / rate.scale)
@@ -181,10 +183,17 @@ class Bounds:
                 best = max(best, int(work.total / (pp - slow + slow / ratio) * (1 - 1e-12)))
         return best
 
-    def pipeline_degree(self, shape: Shape, pp: int, dp: int) -> int:
-        """``m`` microbatches through the slowest stage."""
-        m = self.problem.training.global_batch_size // (dp * shape.micro_batch_size)
-        return self.fixed_us + m * self.stage(shape, pp, dp)
+    def pipeline_degree(self, shape: Shape, pp: int, dp: Sequence[int]) -> int:
+        """``m`` microbatches through the slowest stage, the least over several dp.
+
+        On equal GPUs more replicas mean fewer microbatches and nothing else; on unequal ones they
+        may also drive stages onto slower GPUs, so every dp is looked at.
+        """
+        batch = self.problem.training.global_batch_size // shape.micro_batch_size
+        looked_at = dp if len(self.shape_work(shape).classes) > 1 else (max(dp),)
+        return self.fixed_us + min(
+            batch // degree * self.stage(shape, pp, degree) for degree in looked_at
+        )
 
     def template_length(
         self, choice: ScheduleChoice, co: CaseCoefficients, costs: SplitCosts, beyond_us: int
@@ -238,7 +247,7 @@ class Bounds:
         return min(
             (
                 bounds.relaxed(choice, recompute, costs, beyond_us)
-                for choice in cases[0].schedules
+                for choice in dict.fromkeys(c for case in cases for c in case.schedules)
                 for recompute, costs in memories.items()
             ),
             default=INFEASIBLE,
@@ -272,6 +281,11 @@ class _SyncWay(NamedTuple):
 def _least_of(ways: tuple[_SyncWay, ...]) -> _SyncWay:
     """Component by component: stages may be synchronised in different ways."""
     return _SyncWay(*(min(column) for column in zip(*ways, strict=True)))
+
+
+def _least_units(rows: Iterable[Units]) -> Units:
+    """Unit by unit the smallest value."""
+    return tuple(min(column) for column in zip(*rows, strict=True))
 
 
 def _least_share(part: Units, others: tuple[Units, ...]) -> float:
@@ -320,12 +334,7 @@ class CaseBounds:
         return self.co.degrees.pp * self.co.degrees.dp <= max(self.co.cells)
 
     def _least(self, option: Option, name: str) -> Units:
-        return tuple(
-            min(column)
-            for column in zip(
-                *(getattr(self.co.ops(g, option), name) for g in self.classes), strict=True
-            )
-        )
+        return _least_units(getattr(self.co.ops(g, option), name) for g in self.classes)
 
     def unit_times(self, option: Option, split: bool) -> tuple[Units, Units, Units]:
         """Least forward, backward and weight-gradient time per unit over the GPU classes."""
@@ -575,8 +584,8 @@ class CaseBounds:
         (reduce, reduce_latency, reduce_tail), (gather, gather_latency, gather_tail) = (
             self._between(option, sync, hosts)
         )
-        inside_reduce = min(self._total(c.reduce) for c in costs)
-        inside_gather = min(self._total(c.gather) for c in costs)
+        inside_reduce = self._total(_least_units(c.reduce for c in costs))
+        inside_gather = self._total(_least_units(c.gather for c in costs))
         least_reduce_latency = min(c.reduce_latency for c in costs)
         least_gather_latency = min(c.gather_latency for c in costs)
         end = min(c.reduce_tail for c in costs)
@@ -603,7 +612,7 @@ class CaseBounds:
             gather_latency=gather_latency,
             end=end,
             start=start,
-            optimizer=min(self._total(units) for units in optimizer),
+            optimizer=self._total(_least_units(optimizer)),
             layer_optimizer=min(self._layer_min(units) for units in optimizer),
         )
 

@@ -27,10 +27,14 @@ def longest_us(choices: CaseChoices) -> int:
         return sum(n * t for n, t in zip(counts, units, strict=True))
 
     ops = [co.ops(g, o) for g in classes for o in choices.options]
-    work = max(
-        total(c.forward)
-        + max(total(c.backward), total(c.input_gradient) + total(c.weight_gradient))
-        for c in ops
+
+    def slowest(name: str) -> int:
+        return total(
+            tuple(max(column) for column in zip(*(getattr(c, name) for c in ops), strict=True))
+        )
+
+    work = slowest("forward") + max(
+        slowest("backward"), slowest("input_gradient") + slowest("weight_gradient")
     )
     delay = max(co.inside(g)[0] for g in classes)
     gradient = parameter = 0

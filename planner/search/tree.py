@@ -205,19 +205,19 @@ class Tree:
                 yield part, Closed(part, "infeasible", "placement.capacity", None)
             if small:
                 part = box._replace(pp=(pp,), virtual_stages=fitting, dp=small)
-                yield part, self.bounds.pipeline_degree(box.shape, pp, small[-1])
+                yield part, self.bounds.pipeline_degree(box.shape, pp, small)
 
     def _by_dp(self, box: Box) -> Iterator[tuple[Box, Closed | int]]:
         """The largest dp alone, and the rest."""
         pp = box.pp[0]
         rest = box._replace(dp=box.dp[:-1])
-        yield rest, self.bounds.pipeline_degree(box.shape, pp, rest.dp[-1])
+        yield rest, self.bounds.pipeline_degree(box.shape, pp, rest.dp)
         alone = box._replace(dp=box.dp[-1:])
-        yield alone, self.bounds.pipeline_degree(box.shape, pp, alone.dp[-1])
+        yield alone, self.bounds.pipeline_degree(box.shape, pp, alone.dp)
 
     def _by_chunks(self, box: Box) -> Iterator[tuple[Box, Closed | int]]:
         """One number of chunks each."""
-        bound = self.bounds.pipeline_degree(box.shape, box.pp[0], box.dp[0])
+        bound = self.bounds.pipeline_degree(box.shape, box.pp[0], box.dp)
         for v in box.virtual_stages:
             yield box._replace(virtual_stages=(v,)), bound
 
@@ -235,7 +235,7 @@ class Tree:
     def _by_case(self, box: Box) -> Iterator[tuple[Box, Closed | int]]:
         """Single cases."""
         legal = set(self.legal_shards(box))
-        bound = self.bounds.pipeline_degree(box.shape, box.pp[0], box.dp[0])
+        bound = self.bounds.pipeline_degree(box.shape, box.pp[0], box.dp)
         for shard in self.dp_shard(box.dp[0]):
             part = box._replace(dp_shard=(shard,))
             verdict = Closed(part, "infeasible", "ep.groups", None)
