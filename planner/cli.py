@@ -111,7 +111,7 @@ def cli(ctx: click.Context) -> int:
     help="Allow only this value of a choice; repeat a key to allow several.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
-@click.option("--workers", type=click.IntRange(1, 4096), default=1, show_default=True)
+@click.option("--workers", type=click.IntRange(1, 4096), default=4, show_default=True)
 @debug_option
 def solve(
     instance: str,

@@ -12,6 +12,7 @@ from formulations.plain import PlainModel, build_plain
 from planner.backends import Engine, EngineOptions, EngineResult, Limit, SolveStatus
 from planner.check import Price, memory_violations, price_layout
 from planner.choices import CaseChoices
+from planner.cost.coefficients import Units
 from planner.layout import Layout
 from planner.pipeline.event_graph import Duration, event_graph
 from planner.pipeline.schedules import SCHEDULES, Template
@@ -19,6 +20,9 @@ from planner.problem import Problem
 
 MAX_WARMUP_TEMPLATES = 81
 """Templates with extra warm-up that get a cut from one priced plan, per schedule."""
+
+MAX_SEED_OPS = 20_000
+"""Templates with more forwards get no paths before the first plan."""
 
 OnPlan = Callable[[Layout, int], None]
 """Called with every plan that the checker has priced, and its Z."""
@@ -154,45 +158,33 @@ class CaseSolver:
         return run.outcome(built, best[1], best[0], bound)
 
     def fewest_crossings(
-        self,
-        choices: CaseChoices,
-        time_us: int,
-        start: Layout,
-        *,
-        deadline: float | None = None,
-        on_plan: OnPlan | None = None,
+        self, choices: CaseChoices, time_us: int, *, deadline: float | None = None
     ) -> CaseOutcome:
         """Among the plans of a case with ``Z <= time_us`` find one with the fewest crossings.
 
-        The parameters are those of :meth:`solve`; ``start`` is such a plan.
+        With one worker and time enough the same plan comes out every time.  The parameters are
+        those of :meth:`solve`.
         """
         run = _Run(self.engine.backend, time.monotonic())
-        built, pool = self._build(choices, time_us, start)
+        built, pool = self._build(choices, time_us, None)
         crossings = built.variables.crossings
         assert crossings is not None
         built.model.minimize(crossings)
 
         def options(left: float | None) -> EngineOptions:
-            return EngineOptions(
-                time_limit_s=left,
-                workers=self.workers,
-                seed=self.seed,
-                objective_upper=start.crossings,
-            )
+            return EngineOptions(time_limit_s=left, workers=self.workers, seed=self.seed)
 
         for _, layout, price in self._rounds(run, choices, built, pool, deadline, options):
-            if layout is None or price is None:
-                continue
-            if on_plan is not None:
-                on_plan(layout, price.time_us)
-            if price.time_us <= time_us:
+            if layout is not None and price is not None and price.time_us <= time_us:
                 return run.outcome(built, layout, price.time_us, time_us)
-        return run.outcome(built, start, time_us, time_us)
+        return run.outcome(built, None, None, time_us)
 
     def _build(
         self, choices: CaseChoices, cutoff_us: int, start: Layout | None
     ) -> tuple[PlainModel, CutPool]:
         pool = CutPool()
+        for template, durations in _even_splits(choices):
+            pool.seed(template, durations)
         if start is not None:
             durations = price_layout(self.problem, choices.co, start).durations
             for template in _templates(choices, start):
@@ -244,6 +236,40 @@ class CaseSolver:
                 )
                 return
             built.add_cuts(fresh)
+
+
+def _even_splits(choices: CaseChoices) -> Iterator[tuple[Template, dict[Duration, int]]]:
+    """Every template without extra warm-up, all chunks of equal work on the first GPU class."""
+    co = choices.co
+    degrees = co.degrees
+    chunks = degrees.pp * degrees.virtual_stages
+    if chunks == 1 or chunks * co.num_microbatches > MAX_SEED_OPS:
+        return
+    ops = co.ops(0, choices.options[0])
+    layers = [co.layer_units.count(u) for u in range(len(co.kinds))]
+
+    def share(units: Units) -> int:
+        return sum(n * units[u] for u, n in enumerate(layers)) // chunks + 1
+
+    for choice in choices.schedules:
+        split = SCHEDULES[choice.schedule].split_backward
+        values = {
+            "F": share(ops.forward),
+            "B": share(ops.input_gradient if split else ops.backward),
+            "W": share(ops.weight_gradient),
+        }
+        template = Template(
+            choice.schedule,
+            degrees.pp,
+            degrees.virtual_stages,
+            co.num_microbatches,
+            choice.run_length,
+            (0,) * degrees.pp,
+        )
+        yield (
+            template,
+            {key: values.get(key.kind, 0) for key in event_graph(template).variables},
+        )
 
 
 def _filled(durations: dict[Duration, int], template: Template) -> dict[Duration, int]:

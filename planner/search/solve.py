@@ -30,6 +30,8 @@ from planner.versions import versions
 
 FORMULATIONS = ("plain",)
 PROGRESS_INTERVAL_S = 0.25
+DEFAULT_WORKERS = 4
+"""Search workers of the prover: a small portfolio, also on fewer cores."""
 PROVER = "cp-sat"
 """The engine that closes cases: it reasons in exact integers."""
 WINNER_LIMIT_S = 120.0
@@ -180,19 +182,23 @@ class Search:
 
     def _offer(self, layout: Layout, time_us: int) -> None:
         """Take a plan if it beats the incumbent and the full checker accepts it."""
-        candidate = _Incumbent(time_us, layout)
         best = self.incumbent
+        candidate = _Incumbent(time_us, layout)
         if best is not None and (best.time_us, best.key) <= (time_us, candidate.key):
             return
-        report = check_plan(self.instance, to_plan(self.problem, layout))
-        if not report.feasible or report.time_us != time_us:
-            reasons = "; ".join(f"{v.rule}: {v.message}" for v in report.violations)
-            raise RuntimeError(
-                f"internal disagreement: a plan priced at {time_us} µs is checked as "
-                f"{report.time_us} µs ({reasons or 'accepted'})"
-            )
+        self._check(candidate)
         self.incumbent = candidate
         self._report("searching", found_new=True)
+
+    def _check(self, candidate: _Incumbent) -> None:
+        """Raise RuntimeError unless the full checker accepts a plan at its price."""
+        report = check_plan(self.instance, to_plan(self.problem, candidate.layout))
+        if not report.feasible or report.time_us != candidate.time_us:
+            reasons = "; ".join(f"{v.rule}: {v.message}" for v in report.violations)
+            raise RuntimeError(
+                f"internal disagreement: a plan priced at {candidate.time_us} µs is checked as "
+                f"{report.time_us} µs ({reasons or 'accepted'})"
+            )
 
     def _decided(self, node: _Node) -> bool:
         """Whether no plan of a box can take the incumbent's place."""
@@ -486,14 +492,14 @@ class Search:
                 f"{outcome.engine} did not confirm the winning case: {outcome.status.name} "
                 f"{outcome.message}".strip()
             )
-        if self.incumbent is not None and self.incumbent.layout.crossings:
-            self.prover.fewest_crossings(
-                choices.only(kept),
-                best.time_us,
-                self.incumbent.layout,
-                deadline=self._winner_deadline(),
-                on_plan=self._offer,
-            )
+        tied = CaseSolver(self.problem, self.prover.engine, workers=1, seed=self.seed)
+        outcome = tied.fewest_crossings(
+            choices.only(kept), best.time_us, deadline=self._winner_deadline()
+        )
+        if outcome.layout is not None and outcome.layout.crossings <= best.layout.crossings:
+            tied_plan = _Incumbent(best.time_us, outcome.layout)
+            self._check(tied_plan)
+            self.incumbent = tied_plan
 
     def _winner_deadline(self) -> float:
         """The search's deadline, or the time that the confirmation of a proven plan may take."""
@@ -511,7 +517,7 @@ def solve(
     heuristic: bool = False,
     certify: bool = False,
     seed: int = 0,
-    workers: int = 1,
+    workers: int = DEFAULT_WORKERS,
     progress: Callable[[Progress], None] | None = None,
 ) -> SolveResult:
     """Find the plan with the shortest iteration and prove that nothing in the space beats it.

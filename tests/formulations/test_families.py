@@ -15,7 +15,7 @@ from planner.choices import CaseChoices
 from planner.instance.schema import Instance
 from planner.layout import Layout
 from planner.pipeline.event_graph import Duration
-from planner.search.bounds import longest_us
+from planner.search.longest import longest_us
 from tests.formulations.case_models import Converged, choices_of, two_sites
 from tests.random_instances import random_instance
 
