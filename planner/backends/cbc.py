@@ -81,6 +81,11 @@ class _Run:
         return self.pulp_status in {(1, 1), (1, 2)} and self.log.has_plan
 
 
+SAFE_OPTIONS = "preprocess off cuts off"
+"""CBC 2.10.3 calls feasible models infeasible, and worse plans optimal, with its preprocessing and
+cuts on models with many conditional rows; the branch and bound alone was right on all of them."""
+
+
 class CbcBackend:
     """Backend for the CBC binary that PuLP bundles, or the one at ``path``."""
 
@@ -194,7 +199,7 @@ class CbcBackend:
             "timeLimit": time_limit_s,
             "timeMode": "elapsed",
             "warmStart": start is not None,
-            "options": f"randomCbcSeed {options.seed + 1}",
+            "options": f"randomCbcSeed {options.seed + 1} {SAFE_OPTIONS}",
         }
         built = build(program, start)
         with tempfile.TemporaryDirectory(prefix="cbc-") as folder, contextlib.chdir(folder):

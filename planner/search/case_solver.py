@@ -140,6 +140,13 @@ class CaseSolver:
             )
 
         for result, layout, price in self._rounds(run, choices, built, pool, deadline, options):
+            if best is not None and result.bound is not None and result.bound > best[0]:
+                run.status = SolveStatus.ERROR
+                run.message = (
+                    f"claims that nothing is below {result.bound} µs; a checked plan has "
+                    f"{best[0]} µs"
+                )
+                break
             bound = max(bound, result.bound or 0)
             if layout is None or price is None:
                 continue

@@ -34,6 +34,8 @@ DEFAULT_WORKERS = 4
 """Search workers of the prover: a small portfolio, also on fewer cores."""
 PROVER = "cp-sat"
 """The engine that closes cases: it reasons in exact integers."""
+INEXACT_SLACK = 50
+"""Engines with tolerances may look for the winner up to one part in so many above its Z."""
 WINNER_LIMIT_S = 120.0
 """Time for the chosen engine to confirm the winning case."""
 DIVE_PAIRS = 4
@@ -241,7 +243,8 @@ class Search:
         self._close_rest()
 
     def _solver(self, engine: Engine) -> CaseSolver:
-        return CaseSolver(self.problem, engine, workers=self.workers, seed=self.seed)
+        workers = self.workers if engine.backend == PROVER else 1
+        return CaseSolver(self.problem, engine, workers=workers, seed=self.seed)
 
     def _within_gap(self) -> bool:
         best = self.incumbent
@@ -474,9 +477,10 @@ class Search:
         bounds = CaseBounds(self.bounds, choices)
         kept = [p for p in choices.pairs if bounds.choice(*p).value_us <= best.time_us]
         self._report("solving the winning case")
+        exact = solver.engine.backend == PROVER
         outcome = solver.solve(
             choices.only(kept),
-            best.time_us,
+            best.time_us if exact else best.time_us + best.time_us // INEXACT_SLACK,
             deadline=self._winner_deadline(),
             start=best.layout,
             on_plan=self._offer,

@@ -93,7 +93,7 @@ def wrong_box_bounds(found: Survey) -> Iterator[str]:
         shape = shape_of(case)
         for name, value in (
             ("shape", bounds.shape(shape)),
-            ("pipeline_degree", bounds.pipeline_degree(shape, case.pp, case.dp)),
+            ("pipeline_degree", bounds.pipeline_degree(shape, case.pp, (case.dp,))),
         ):
             if value > least:
                 yield f"{name} {value} > {least}: {case}"
