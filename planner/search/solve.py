@@ -6,7 +6,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 from planner import space
@@ -42,8 +42,12 @@ DIVE_PAIRS = 4
 """Pairs of schedule and option that are tried per sample."""
 DIVE_OPS = 20_000
 """Samples whose templates have more ops are left out."""
-DIVE_LIMIT_S = 8.0
-"""Time to choose samples, to try them, and to improve on the best."""
+DIVE_SAMPLES = 600
+"""Cases that are bounded to choose what to try."""
+DIVE_TRIES = 60
+"""Samples that are tried."""
+CLIMB_TRIES = 240
+"""Neighbours of the incumbent that are tried."""
 
 _LAST_STEP = 3
 """Steps of a single case: quick bounds, full bounds, plans, then paths and the model."""
@@ -345,24 +349,22 @@ class Search:
 
     def _dive(self) -> None:
         """A first incumbent: the constructive search on sampled cases with the smallest bounds."""
-        until = time.monotonic() + DIVE_LIMIT_S
         samples: list[tuple[int, int, CaseChoices]] = []
+        looked_at = 0
         for node in self._varied_shapes():
             self._check_time()
-            if time.monotonic() > until:
+            if looked_at > DIVE_SAMPLES:
                 break
             for box, verdict in self.tree.children(node.box):
                 if isinstance(verdict, Closed):
                     continue
                 for case in self.tree.samples(box):
+                    looked_at += 1
                     found = self._promise(case)
                     if found is not None:
                         samples.append((found[0], len(samples), found[1]))
-        until = time.monotonic() + DIVE_LIMIT_S
-        for least, choices in _varied(samples):
+        for least, choices in islice(_varied(samples), DIVE_TRIES):
             best = self.incumbent
-            if time.monotonic() > until:
-                break
             if best is not None and least >= best.time_us:
                 continue
             self._try_heuristics(choices, CaseBounds(self.bounds, choices), DIVE_PAIRS)
@@ -389,23 +391,21 @@ class Search:
 
     def _climb(self) -> None:
         """Improve the incumbent by changing one degree at a time."""
-        until = time.monotonic() + 2 * DIVE_LIMIT_S
         seen: set[Degrees] = set()
-        best = self.incumbent
-        while best is not None and time.monotonic() < until:
-            before = best.time_us
-            for case in self.tree.neighbours(best.layout.degrees):
-                if case in seen or time.monotonic() > until:
+        before: int | None = None
+        while self.incumbent is not None and self.incumbent.time_us != before:
+            before = self.incumbent.time_us
+            for case in self.tree.neighbours(self.incumbent.layout.degrees):
+                self._check_time()
+                if len(seen) > CLIMB_TRIES:
+                    return
+                if case in seen:
                     continue
                 seen.add(case)
                 found = self._promise(case)
-                assert self.incumbent is not None
                 if found is not None and found[0] < self.incumbent.time_us:
                     bounds = CaseBounds(self.bounds, found[1])
                     self._try_heuristics(found[1], bounds, DIVE_PAIRS)
-            best = self.incumbent
-            if best is None or best.time_us >= before:
-                break
 
     def _solve_case(
         self,
