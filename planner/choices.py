@@ -110,8 +110,20 @@ class CaseChoices:
 
     @cached_property
     def placement_kinds(self) -> tuple[PlacementKind, ...]:
-        """Kinds of placement that are allowed."""
-        return tuple(kind for kind in PLACEMENT_KINDS if self._allowed("placement_kind", kind))
+        """Kinds of placement that are allowed and possible.
+
+        One stage cannot change site, and one replica cannot spread over several.
+        """
+        degrees = self.co.degrees
+        possible = ["single-site"]
+        if len(self.problem.sites) > 1:
+            possible += ["dp-out"] * (degrees.dp > 1) + ["pp-out"] * (degrees.pp > 1)
+            possible += ["mixed"] * (degrees.dp > 1 and degrees.pp > 1)
+        return tuple(
+            kind
+            for kind in PLACEMENT_KINDS
+            if kind in possible and self._allowed("placement_kind", kind)
+        )
 
     @cached_property
     def _warmup_values(self) -> tuple[int, ...]:

@@ -124,6 +124,8 @@ Count = Annotated[int, _whole(1, 10**9), Field(ge=1, le=10**9)]
 """A whole number from 1 to 10^9."""
 CountOrZero = Annotated[int, _whole(0, 10**9), Field(ge=0, le=10**9)]
 """A whole number from 0 to 10^9."""
+BatchCount = Annotated[int, _whole(1, 10**6), Field(ge=1, le=10**6)]
+"""A number of sequences per iteration, at most a million."""
 GpuCount = Annotated[int, _whole(1, 10**7), Field(ge=1, le=10**7)]
 """A number of GPUs, at most ten million."""
 LayerCount = Annotated[int, _whole(1, 10**4), Field(ge=1, le=10**4)]

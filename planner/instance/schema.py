@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from planner.instance._base import Count, Flag, Frozen, Name, number, problem
+from planner.instance._base import BatchCount, Count, Flag, Frozen, Name, number, problem
 from planner.instance._preset import Preset, expand
 from planner.instance.checks import check_search
 from planner.instance.cluster import (
@@ -45,7 +45,7 @@ Stack = Literal["megatron-core", "megatron-2021", "fsdp", "torchtitan"]
 class Training(Frozen):
     """Batch, precision and optimizer."""
 
-    global_batch_size: Count
+    global_batch_size: BatchCount
     """Sequences per iteration."""
     sequence_length: Count
     """Tokens."""

@@ -24,7 +24,7 @@ def case_plans(
 ) -> Iterator[tuple[int, Layout] | None]:
     """Feasible plans of a case that beat the cut-off, each better than the one before.
 
-    Yields None after every pair of schedule and option, so that the caller can look at the clock.
+    Yields None before every plan that it prices, so that the caller can look at the clock.
 
     Parameters
     ----------
@@ -46,6 +46,7 @@ def case_plans(
         if value >= INFEASIBLE or (best is not None and value >= best):
             break
         for layout in _layouts(choices, choice, option):
+            yield None
             if memory_violations(memory_of_layout(problem, co, layout)):
                 continue
             time_us = time_of_layout(problem, co, layout)
@@ -54,7 +55,6 @@ def case_plans(
                 yield time_us, layout
                 if best <= value:
                     break
-        yield None
 
 
 def _layouts(choices: CaseChoices, choice: ScheduleChoice, option: Option) -> Iterator[Layout]:

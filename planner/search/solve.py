@@ -6,13 +6,13 @@ import heapq
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import count
 from typing import Any
 
 from planner import space
 from planner.backends import Engine, EnginePool, select_backend
 from planner.backends import SolveStatus as EngineStatus
-from planner.check import check_plan, price_layout
+from planner.check import check_plan, price_layout, time_of_layout
 from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import Option, case_coefficients
 from planner.instance.schema import Instance
@@ -21,7 +21,7 @@ from planner.plan import Degrees
 from planner.problem import Problem
 from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound
 from planner.search.case_solver import CaseOutcome, CaseSolver
-from planner.search.heuristic import case_plans
+from planner.search.heuristic import best_protocols, case_plans
 from planner.search.infeasibility import explain_infeasibility
 from planner.search.longest import longest_us
 from planner.search.result import Progress, SolveResult, SolveStatus
@@ -42,11 +42,11 @@ DIVE_PAIRS = 4
 """Pairs of schedule and option that are tried per sample."""
 DIVE_OPS = 20_000
 """Samples whose templates have more ops are left out."""
-DIVE_SAMPLES = 600
+DIVE_SAMPLES = 1000
 """Cases that are bounded to choose what to try."""
-DIVE_TRIES = 60
+DIVE_TRIES = 400
 """Samples that are tried."""
-CLIMB_TRIES = 240
+CLIMB_TRIES = 1000
 """Neighbours of the incumbent that are tried."""
 
 _LAST_STEP = 3
@@ -283,7 +283,8 @@ class Search:
             return
         choices = CaseChoices(self.problem, case_coefficients(self.problem, node.box.case))
         if choices.empty:
-            self._close(node.box, "infeasible", "schedule")
+            rule = "schedule" if choices.placement_kinds else "placement_kind"
+            self._close(node.box, "infeasible", rule)
             return
         bounds = CaseBounds(self.bounds, choices)
         values = self._judge(node.step, choices, bounds)
@@ -363,10 +364,14 @@ class Search:
                     found = self._promise(case)
                     if found is not None:
                         samples.append((found[0], len(samples), found[1]))
-        for least, choices in islice(_varied(samples), DIVE_TRIES):
+        tries = 0
+        for least, choices in _varied(samples):
             best = self.incumbent
+            if tries >= DIVE_TRIES:
+                break
             if best is not None and least >= best.time_us:
                 continue
+            tries += 1
             self._try_heuristics(choices, CaseBounds(self.bounds, choices), DIVE_PAIRS)
         self._climb()
 
@@ -501,9 +506,19 @@ class Search:
             choices.only(kept), best.time_us, deadline=self._winner_deadline()
         )
         if outcome.layout is not None and outcome.layout.crossings <= best.layout.crossings:
-            tied_plan = _Incumbent(best.time_us, outcome.layout)
+            tied_plan = _Incumbent(best.time_us, self._plain_protocols(outcome.layout))
             self._check(tied_plan)
             self.incumbent = tied_plan
+
+    def _plain_protocols(self, layout: Layout) -> Layout:
+        """The same plan with the fastest protocol on every link, where Z stays as it is."""
+        co = case_coefficients(self.problem, layout.degrees)
+        protocols = best_protocols(self.problem, co, layout)
+        if protocols is None:
+            return layout
+        plain = layout._replace(protocols=protocols)
+        same = time_of_layout(self.problem, co, plain) <= time_of_layout(self.problem, co, layout)
+        return plain if same else layout
 
     def _winner_deadline(self) -> float:
         """The search's deadline, or the time that the confirmation of a proven plan may take."""
@@ -588,7 +603,7 @@ def _result(search: Search, limit: str | None) -> SolveResult:
     certificate = {
         "cases": search.closed,
         "cases_total": search.cases_total,
-        "grade": "engine" if any(c["verdict"] == "solved" for c in search.closed) else "re-derived",
+        "grade": _grade(search.closed),
     }
     provenance = {
         "versions": versions(),
@@ -615,7 +630,7 @@ def _result(search: Search, limit: str | None) -> SolveResult:
         status = SolveStatus.FEASIBLE
         reason = {
             "time": "time limit; the plan is checked, the bound is not met",
-            None: "the asked gap is reached" if search.gap else "some cases have no verdict",
+            None: _why_open(search),
         }[limit]
     return SolveResult(
         instance=search.instance,
@@ -636,7 +651,7 @@ def _without_plan(
     search: Search, limit: str | None, certificate: dict[str, Any], provenance: dict[str, Any]
 ) -> SolveResult:
     open_cases = any(c["verdict"] == "open" for c in search.closed)
-    reason = "no plan found; some cases have no verdict"
+    reason = f"no plan found; {_why_open(search)}"
     status = SolveStatus.NO_SOLUTION
     if limit == "interrupt":
         status, reason = SolveStatus.INTERRUPTED, "interrupted before a plan was found"
@@ -651,6 +666,20 @@ def _without_plan(
     return SolveResult(
         search.instance, status, reason, limit, None, None, bound, {}, (), certificate, provenance
     )
+
+
+def _why_open(search: Search) -> str:
+    if search.errors:
+        return f"some cases have no verdict, the solver failed: {search.errors[0]}"
+    return "the asked gap is reached" if search.gap else "some cases have no verdict"
+
+
+def _grade(closed: list[dict[str, Any]]) -> str:
+    """What the verdicts rest on: ``open`` where some box has none."""
+    verdicts = {entry["verdict"] for entry in closed}
+    if "open" in verdicts:
+        return "open"
+    return "engine" if "solved" in verdicts else "re-derived"
 
 
 def _tally(closed: list[dict[str, Any]]) -> dict[str, int]:

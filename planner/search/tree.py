@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import product
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
 from planner import space
@@ -253,7 +253,7 @@ class Tree:
                 yield case
 
     def neighbours(self, case: Degrees) -> Iterator[Degrees]:
-        """Legal cases that differ from one in one degree, dp adapted to what fits.
+        """Legal cases that differ from one in one or two degrees, dp adapted to what fits.
 
         Each degree moves to the value before or after its own; dp is the largest or second largest
         that fits, sharded as before or not at all, twice or half as much.
@@ -267,17 +267,17 @@ class Tree:
             "virtual_stages": space.VIRTUAL_STAGES,
             "micro_batch_size": space.MICRO_BATCH_SIZES,
         }
-        moved = [case]
+        steps: dict[str, list[int]] = {}
         for name, values in ranges.items():
             kept = self._keep(name, values)
             if getattr(case, name) in kept:
                 place = kept.index(getattr(case, name))
-                moved += [
-                    case._replace(**{name: value})
-                    for value in kept[max(0, place - 1) : place + 2]
-                    if value != kept[place]
-                ]
-        for found in moved:
+                near = kept[max(0, place - 1) : place + 2]
+                steps[name] = [value for value in near if value != kept[place]]
+        one = [{name: value} for name, near in steps.items() for value in near]
+        two = [a | b for a, b in combinations(one, 2) if a.keys() != b.keys()]
+        for moves in ({}, *one, *two):
+            found = case._replace(**moves)
             if self._legal(found):
                 yield from self._with_dp(found)
 
