@@ -138,7 +138,7 @@ def test_defaults_of_solve(calls: list[dict[str, Any]]) -> None:
     (call,) = calls
     assert call["instance"] == load_instance("tiny")
     assert call["time_limit_s"] is None
-    assert (call["gap"], call["backend"], call["workers"]) == (0.0, "auto", 1)
+    assert (call["gap"], call["backend"], call["workers"]) == (0.0, "auto", 4)
 
 
 def test_layers_are_fixed_as_one_list(calls: list[dict[str, Any]]) -> None:

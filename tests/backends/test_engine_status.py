@@ -96,9 +96,14 @@ def test_time_limit_with_and_without_plan(pool, name):
     assert (result.status, result.limit) == (SolveStatus.FEASIBLE, Limit.TIME), result.message
     assert result.bound is not None and result.bound < result.objective
     assert model.evaluate(result.values).feasible
-    result = pool.engine(name).solve(cover(150), EngineOptions(time_limit_s=0.0001))
-    assert (result.status, result.limit) == (SolveStatus.NO_SOLUTION, Limit.TIME), result.message
-    assert result.values is None
+    larger = cover(150)
+    result = pool.engine(name).solve(larger, EngineOptions(time_limit_s=0.0001))
+    assert result.limit is Limit.TIME, result.message
+    if result.values is None:
+        assert result.status is SolveStatus.NO_SOLUTION
+    else:
+        assert result.status is SolveStatus.FEASIBLE
+        assert larger.evaluate(result.values).feasible
 
 
 @pytest.mark.parametrize("name", ["cp-sat", "cbc"])
@@ -169,7 +174,7 @@ def test_relaxation_of_cbc(pool):
 
 
 def test_big_m_trickle_is_never_optimal():
-    """A huge M lets CBC pass flow through a closed gate; the exact check sees it."""
+    """A huge M makes CBC err on a closed gate; whatever it says, it is no proof."""
     model = Model()
     gate = model.boolean("gate")
     flow = model.integer("flow", 0, 10**10)
@@ -178,8 +183,9 @@ def test_big_m_trickle_is_never_optimal():
     model.minimize(gate)
     with EnginePool() as engines:
         cbc = engines.engine("cbc").solve(model)
-        assert cbc.status is SolveStatus.ERROR
-        assert "gate[0] by 100" in cbc.message
+        assert cbc.status in (SolveStatus.ERROR, SolveStatus.INFEASIBLE)
+        assert not cbc.trusted
+        assert cbc.values is None
         cp_sat = engines.engine("cp-sat").solve(model)
         assert (cp_sat.status, cp_sat.objective) == (SolveStatus.OPTIMAL, 1)
 
