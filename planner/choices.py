@@ -110,20 +110,22 @@ class CaseChoices:
 
     @cached_property
     def placement_kinds(self) -> tuple[PlacementKind, ...]:
-        """Kinds of placement that are allowed and possible.
+        """Kinds of placement that are allowed."""
+        return tuple(kind for kind in PLACEMENT_KINDS if self._allowed("placement_kind", kind))
+
+    @cached_property
+    def possible_kinds(self) -> tuple[PlacementKind, ...]:
+        """Allowed kinds that the case can have.
 
         One stage cannot change site, and one replica cannot spread over several.
         """
         degrees = self.co.degrees
-        possible = ["single-site"]
+        possible = {"single-site"}
         if len(self.problem.sites) > 1:
-            possible += ["dp-out"] * (degrees.dp > 1) + ["pp-out"] * (degrees.pp > 1)
-            possible += ["mixed"] * (degrees.dp > 1 and degrees.pp > 1)
-        return tuple(
-            kind
-            for kind in PLACEMENT_KINDS
-            if kind in possible and self._allowed("placement_kind", kind)
-        )
+            possible |= {"dp-out"} if degrees.dp > 1 else set()
+            possible |= {"pp-out"} if degrees.pp > 1 else set()
+            possible |= {"mixed"} if degrees.dp > 1 and degrees.pp > 1 else set()
+        return tuple(kind for kind in self.placement_kinds if kind in possible)
 
     @cached_property
     def _warmup_values(self) -> tuple[int, ...]:

@@ -282,8 +282,8 @@ class Search:
                 self._push(box, bound)
             return
         choices = CaseChoices(self.problem, case_coefficients(self.problem, node.box.case))
-        if choices.empty:
-            rule = "schedule" if choices.placement_kinds else "placement_kind"
+        if choices.empty or not choices.possible_kinds:
+            rule = "schedule" if choices.empty else "placement_kind"
             self._close(node.box, "infeasible", rule)
             return
         bounds = CaseBounds(self.bounds, choices)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from planner.backends import Engine, EnginePool
+from planner.backends import Engine, EnginePool, Limit
 from planner.backends import SolveStatus as EngineStatus
 from planner.check import check_plan
 from planner.choices import CaseChoices
@@ -25,11 +25,10 @@ from tests.random_instances import random_instance
 SEEDS = range(200)
 CBC_SEEDS = range(3, 200, 10)
 """Seeds on which CBC is the engine of the whole search."""
-CBC_LIMIT_S = 60.0
-CBC_SLACK = 50
-"""CBC may look for plans up to one part in so many above the optimum ..."""
-LOOSE_CBC_SEEDS = frozenset(range(7, 200, 10))
-"""... on these seeds; on the others up to the optimum itself, which takes it much less time."""
+CBC_LIMIT_S = 30.0
+"""Time of one attempt of CBC."""
+CBC_SLACK = 10
+"""The last attempt lets CBC look for plans up to one part in so many above the optimum."""
 
 
 @pytest.fixture(scope="session")
@@ -39,21 +38,31 @@ def cbc() -> Iterator[Engine]:
         yield pool.engine("cbc")
 
 
-def winning_case(
-    instance: Instance, result: SolveResult, engine: Engine, cutoff_us: int
-) -> CaseOutcome:
-    """The degrees case of the plan of a result, solved once more as a model.
+def winning_case(instance: Instance, result: SolveResult, engine: Engine) -> CaseOutcome:
+    """The degrees case of the plan of a result, solved once more as a model by another engine.
 
-    It has all choices whose bound allows a plan up to the cutoff.
+    How long CBC takes is a matter of chance, so it gets up to three equivalent models: with the
+    optimum as cutoff and the choices whose bound allows it, with all choices, and with all choices
+    and a cutoff above the optimum.  The first proof counts.
     """
     assert result.plan is not None
+    assert result.time_us is not None
     problem = Problem(instance)
     choices = CaseChoices(problem, case_coefficients(problem, result.plan.degrees))
     bounds = CaseBounds(Bounds(problem), choices)
-    kept = [pair for pair in choices.pairs if bounds.choice(*pair).value_us <= cutoff_us]
-    choices = choices.only(kept)
-    solver = CaseSolver(problem, engine)
-    return solver.solve(choices, cutoff_us, deadline=time.monotonic() + CBC_LIMIT_S)
+    optimum = result.time_us
+    kept = [pair for pair in choices.pairs if bounds.choice(*pair).value_us <= optimum]
+    attempts = [
+        (choices.only(kept), optimum),
+        (choices, optimum),
+        (choices, optimum + optimum // CBC_SLACK),
+    ]
+    for alternatives, cutoff_us in attempts:
+        solver = CaseSolver(problem, engine)
+        outcome = solver.solve(alternatives, cutoff_us, deadline=time.monotonic() + CBC_LIMIT_S)
+        if outcome.limit is not Limit.TIME:
+            break
+    return outcome
 
 
 def tie_key(plan: Plan | None) -> tuple[int, int, Degrees] | None:
@@ -98,11 +107,9 @@ def test_enumeration_and_both_engines_agree(seed: int, cbc: Engine) -> None:
     if brute.plan is None or brute.best_time_us is None:
         assert brute.feasible == 0
         return
-    optimum = brute.best_time_us
-    cutoff_us = optimum + (optimum // CBC_SLACK if seed in LOOSE_CBC_SEEDS else 0)
-    outcome = winning_case(instance, result, cbc, cutoff_us)
+    outcome = winning_case(instance, result, cbc)
     assert outcome.status is EngineStatus.OPTIMAL, (outcome.status, outcome.message)
-    assert outcome.time_us == outcome.bound_us == optimum
+    assert outcome.time_us == outcome.bound_us == brute.best_time_us
     assert "CBC" in outcome.engine
 
 
