@@ -247,12 +247,12 @@ def placements(choices: CaseChoices, option: Option) -> Iterator[Placement]:
             if candidate is None or candidate in seen:
                 continue
             seen.add(candidate)
-            if option.spanning and not _ragged(candidate, degrees.dp_shard, co, unit):
+            if option.spanning and not _ragged(candidate, co):
                 continue
             yield candidate
 
 
-def _ragged(candidate: Placement, shard: int, co: CaseCoefficients, unit: int) -> bool:
+def _ragged(candidate: Placement, co: CaseCoefficients) -> bool:
     whole = space.granularity(co.degrees, spanning=False)
     return any(count % whole for row in candidate for count in row)
 

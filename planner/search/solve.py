@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from planner import space
 from planner.backends import Engine, EnginePool, select_backend
 from planner.backends import SolveStatus as EngineStatus
 from planner.check import check_plan, price_layout, time_of_layout
@@ -689,4 +688,4 @@ def _tally(closed: list[dict[str, Any]]) -> dict[str, int]:
     return result
 
 
-__all__ = ["solve", "space"]
+__all__ = ["solve"]
