@@ -553,9 +553,9 @@ def solve(
     formulation
         ``plain``.
     heuristic
-        Skip the models: the best plan of the constructive search and the bound of the boxes.
+        Reserved; the search is the same with and without it.
     certify
-        Solve every remaining case with a second engine where one is installed.
+        Reserved; the certificate is the same with and without it.
     seed, workers
         Passed to the engine.
     progress
