@@ -20,7 +20,8 @@ from planner.cost.model_size import (
     layer_parameters,
     layer_parameters_per_gpu,
 )
-from planner.cost.stack import Stack, exposed, get_stack
+from planner.cost.stack import SPLIT_BACKWARD_OVERHEAD, exposed, with_host_floor
+from planner.cost.types import Stack
 from planner.plan import RECOMPUTES, SHARDINGS, Degrees, Recompute, Sharding, Sync
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class CaseCoefficients:
         self.problem = problem
         self.degrees = degrees
         self.num_microbatches = problem.num_microbatches(degrees)
-        self.stack: Stack = get_stack(problem.instance.stack)
+        self.stack: Stack = problem.instance.stack
         kinds = tuple(k for k in ("dense", "moe") if k in problem.model.layer_kinds)
         self.kinds = kinds
         self.units = (*kinds, "embedding", "head")
@@ -316,20 +317,25 @@ class CaseCoefficients:
                 return communication
             return exposed(communication, work, stack.fsdp_exposed)
 
-        tp, cp, ep = base.tp, base.cp, base.ep
-        forward = (base.times.forward, tp.forward, cp.forward, ep.forward)
-        again = compute.recompute_time(base.times, option.recompute)
-        repeat = (again, 0.0, 0.0, 0.0)
-        if option.recompute == "full":
-            repeat = (again, tp.forward, cp.forward, ep.forward)
-        back = (tp.backward, cp.backward, ep.backward)
-        overhead = stack.split_backward_overhead
-        whole = tuple(a + b for a, b in zip((base.times.backward, *back), repeat, strict=True))
-        first = tuple(
-            a + b
-            for a, b in zip((base.times.input_gradient * overhead, *back), repeat, strict=True)
+        floor = stack.host_floor_s if unit in self.kinds else 0.0
+
+        def paced(work: tuple[float, ...], floor_s: float) -> tuple[float, ...]:
+            """The work with the wait for the host added to its computation."""
+            wait = with_host_floor(sum(work), floor_s) - sum(work)
+            return (work[0] + wait, *work[1:])
+
+        times, tp, cp, ep = base
+        full = option.recompute == "full"
+        again = compute.recompute_time(times, option.recompute, stack)
+        repeat = (tp.forward, cp.forward, ep.forward) if full else (0.0, 0.0, 0.0)
+        back = tuple(
+            a + b for a, b in zip((tp.backward, cp.backward, ep.backward), repeat, strict=True)
         )
-        second = (base.times.weight_gradient * overhead, 0.0, 0.0, 0.0)
+        overhead = SPLIT_BACKWARD_OVERHEAD
+        forward = paced((times.forward, tp.forward, cp.forward, ep.forward), floor)
+        whole = paced((times.backward + again, *back), floor * (1 + full))
+        first = paced((times.input_gradient * overhead + again, *back), floor * (0.5 + full))
+        second = paced((times.weight_gradient * overhead, 0.0, 0.0, 0.0), floor * 0.5)
         return [
             _split_us((*forward, shared(gather, sum(forward)))),
             _split_us((*whole, shared(gather + scatter, sum(whole)))),
@@ -389,6 +395,8 @@ class CaseCoefficients:
         """Seconds of a collective inside a site whose ranks lie ``stride`` GPUs apart."""
         gpu = self.problem.classes[gpu_class]
         near = max(1, gpu.gpu.scale_up_domain // stride)
+        if self.stack.flat_rings and ranks > near:
+            near = 1
         return collectives.group_time(op, ranks, near, size_bytes, gpu.gpu, gpu.nic_bytes_per_s)
 
     def _memory(self, option: Option) -> MemoryCosts:
@@ -616,12 +624,12 @@ def _unit_times(
     model, training = problem.model, problem.training
     ref = problem.classes[gpu_class]
     gpu, nic = ref.gpu, ref.nic_bytes_per_s
-    stack = get_stack(problem.instance.stack)
+    stack: Stack = problem.instance.stack
     silent = collectives.SILENT
     if unit in ("embedding", "head"):
         at_embedding, at_head = collectives.vocabulary_parallel(model, gpu, degrees, training, nic)
         if unit == "embedding":
-            times = compute.embedding_times(model, gpu, degrees, training)
+            times = compute.embedding_times(model, gpu, degrees, training, stack)
             return _UnitTimes(times, at_embedding, silent, silent)
         times = compute.head_times(model, gpu, degrees, training, stack)
         return _UnitTimes(times, at_head, silent, silent)
@@ -640,7 +648,7 @@ def _unit_times(
     return _UnitTimes(
         times,
         part(
-            collectives.tensor_parallel(model, unit, gpu, degrees, training, nic),  # type: ignore[arg-type]
+            collectives.tensor_parallel(model, unit, gpu, degrees, training, nic, stack),  # type: ignore[arg-type]
             stack.tp_exposed,
             whole,
         ),

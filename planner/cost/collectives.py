@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil, log2
 from typing import Literal
 
-from planner.cost.types import Degrees, Gpu, LayerKind, ModelShape, Training
+from planner.cost.types import Degrees, Gpu, LayerKind, ModelShape, Stack, Training
 
 Collective = Literal[
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "p2p", "tree_all_reduce"
@@ -176,11 +176,12 @@ def tensor_parallel(
     degrees: Degrees,
     training: Training,
     nic_bytes_per_s: float,
+    stack: Stack,
 ) -> Communication:
-    """Seconds of the all-gathers and reduce-scatters of TP with sequence parallelism.
+    """Seconds of the collectives of TP.
 
-    Two collectives per divided block forward, three backward (the input is gathered again for the
-    weight gradient).
+    With sequence parallelism an all-gather and a reduce-scatter per divided block forward, and one
+    gather more backward (of the input, for the weight gradient); without it one all-reduce each.
 
     Source: reference cost model 4.3.
     """
@@ -189,7 +190,8 @@ def tensor_parallel(
     size = _tokens(degrees, training) * model.hidden_size * _HALF
     one = group_time("all_gather", degrees.tp, gpu.scale_up_domain, size, gpu, nic_bytes_per_s)
     blocks = _tensor_parallel_blocks(model, kind)
-    return Communication(2 * blocks * one, 3 * blocks * one)
+    backward = 3 if stack.sequence_parallel else 2
+    return Communication(2 * blocks * one, backward * blocks * one)
 
 
 def vocabulary_parallel(
@@ -254,11 +256,12 @@ def expert_parallel_bytes(
 ) -> tuple[float, float]:
     """Bytes that one GPU sends in one dispatch or combine: in its domain, and over the network.
 
-    Each of ``T/t`` tokens goes to ``K`` experts in half precision, times the imbalance.  With
-    node-limited routing a token crosses the network once per domain that it visits, at most
-    ``min(groups per token, domains, K)`` of them, and is copied inside the domain.
+    Each of ``T/t`` tokens goes to ``K`` experts in half precision, times the imbalance.  It crosses
+    the network once per domain that it visits and is copied inside the domain: of ``D`` domains it
+    visits ``D(1 − (1 − 1/D)^K)`` on average, at most ``min(groups per token, D, K)`` with
+    node-limited routing, and of those the share ``(D − 1)/D`` is remote.
 
-    Source: reference cost model 4.3; DeepSeek-V3 (arXiv 2412.19437) section 3.2.2.
+    Source: reference cost model 4.3; DeepSeek-V3 (arXiv 2412.19437) section 3.2.2; DeepEP.
     """
     ranks, top = degrees.ep, model.experts_per_token
     row = _tokens(degrees, training) / degrees.tp * model.hidden_size * _HALF
@@ -267,10 +270,10 @@ def expert_parallel_bytes(
     domains = ceil(ranks / near)
     if domains == 1:
         return row * top * (ranks - 1) / ranks, 0.0
+    visits = domains * (1 - (1 - 1 / domains) ** top)
     limit = model.routing_groups_per_token
-    if model.num_routing_groups is None or limit is None:
-        return row * top * (near - 1) / ranks, row * top * (ranks - near) / ranks
-    visits = min(limit, domains, top)
+    if limit is not None:
+        visits = min(visits, limit)
     return row * top * (near - 1) / near, row * visits * (domains - 1) / domains
 
 

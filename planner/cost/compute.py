@@ -1,8 +1,8 @@
 """Seconds of computation of one microbatch on one GPU, without communication.
 
-Every kernel takes the longer of its arithmetic and its memory traffic, plus a launch gap.  Tensor
-parallelism runs with sequence parallelism: norms, residuals and the router work on ``s·b/(c·t)``
-tokens, projections on all ``s·b/c`` tokens of the context-parallel rank.
+Every kernel takes the longer of its arithmetic and its memory traffic, plus a launch gap.  With
+sequence parallelism norms, residuals and the router work on ``s·b/(c·t)`` tokens, without it on all
+``s·b/c`` tokens of the context-parallel rank; projections always do.
 """
 
 from __future__ import annotations
@@ -10,21 +10,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from planner.cost.efficiency import Efficiency, efficiency, half_precision, peak_flops
+from planner.cost.efficiency import (
+    efficiency,
+    half_precision,
+    measured_product_s,
+    peak_flops,
+)
 from planner.cost.flops import attended_tokens
 from planner.cost.model_size import mtp_kind
-from planner.cost.stack import Stack, get_stack
-from planner.cost.types import Degrees, Gpu, LayerKind, ModelShape, Recompute, Training
+from planner.cost.types import Degrees, EfficiencyConstants, Gpu, LayerKind, ModelShape, Recompute, Stack, Training
 
 BACKWARD_ATTENTION = 2.5
 """Backward over forward time of fused attention: five products for two (FlashAttention-2,
 arXiv 2307.08691, section 4.1)."""
+
+TRITON_ATTENTION = 2.3
+"""Time of the Triton attention kernels of 2022 and 2023 over that of FlashAttention-2 (fit to the
+llm-foundry runs, bench/fit_cost_model.py)."""
 
 OPTIMIZER_BYTES_PER_PARAMETER = 20
 """HBM traffic of one Adam step per parameter (reference cost model 3.4, study of fidelity)."""
 
 _HALF = 2
 _SINGLE = 4
+_CAST_BYTES = {"fp8": 1.0, "fp8_rowwise": 1.0, "mxfp8": 1.0, "nvfp4": 0.5}
+"""Bytes of one element of the operands of matrix products below 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,8 @@ class LayerTimes:
         Part of the forward: scores and weighted values.
     norms
         Part of the forward: normalisation.
+    products
+        Part of the forward: matrix products of the linear layers.
     """
 
     forward: float
@@ -48,6 +60,7 @@ class LayerTimes:
     weight_gradient: float
     core_attention: float = 0.0
     norms: float = 0.0
+    products: float = 0.0
 
     @property
     def backward(self) -> float:
@@ -62,6 +75,7 @@ class LayerTimes:
             self.weight_gradient + other.weight_gradient,
             self.core_attention + other.core_attention,
             self.norms + other.norms,
+            self.products + other.products,
         )
 
     def scaled(self, factor: float) -> LayerTimes:
@@ -72,20 +86,26 @@ class LayerTimes:
             self.weight_gradient * factor,
             self.core_attention * factor,
             self.norms * factor,
+            self.products * factor,
         )
 
 
-def recompute_time(times: LayerTimes, recompute: Recompute) -> float:
+def recompute_time(times: LayerTimes, recompute: Recompute, stack: Stack) -> float:
     """Seconds that recompute adds to the backward of one layer.
 
-    ``full`` runs the forward again, ``selective`` the core attention and the norms.
+    ``full`` runs the forward again, ``selective`` the core attention and the norms, or all but the
+    core attention and every second matrix product, whichever the stack means.
 
     Source: Korthikanti 2022 (arXiv 2205.05198) sections 5 and 6; the norms are the ``layernorm``
-    entry of Megatron-Core ``--recompute-modules``.
+    entry of Megatron-Core ``--recompute-modules``; torchtitan ``selective_ac_option: op``.
     """
+    if recompute == "none":
+        return 0.0
     if recompute == "full":
         return times.forward
-    return times.core_attention + times.norms if recompute == "selective" else 0.0
+    if stack.selective_recompute == "operators":
+        return times.forward - times.core_attention - times.products / 2
+    return times.core_attention + times.norms
 
 
 def layer_times(
@@ -94,7 +114,7 @@ def layer_times(
     gpu: Gpu,
     degrees: Degrees,
     training: Training,
-    stack: Stack | None = None,
+    stack: Stack,
 ) -> LayerTimes:
     """Seconds of one layer.
 
@@ -103,20 +123,18 @@ def layer_times(
     ValueError
         If the GPU states no peak for the job's precision.
     """
-    kernels = _Kernels(model, gpu, degrees, training, stack or get_stack())
-    attention = kernels.attention()
-    return attention + (kernels.dense_ffn() if kind == "dense" else kernels.moe())
+    return _Kernels(model, gpu, degrees, training, stack).layer(kind)
 
 
 def embedding_times(
-    model: ModelShape, gpu: Gpu, degrees: Degrees, training: Training
+    model: ModelShape, gpu: Gpu, degrees: Degrees, training: Training, stack: Stack
 ) -> LayerTimes:
     """Seconds of the embedding: a table look-up, and a scatter of gradients.
 
     Each token reads and writes a half-precision row; its gradient is read and added to a row of
     the accumulated gradients.
     """
-    kernels = _Kernels(model, gpu, degrees, training, get_stack())
+    kernels = _Kernels(model, gpu, degrees, training, stack)
     row = kernels.tokens * model.hidden_size
     gradient = kernels.elementwise(row * (_HALF + 2 * training.gradient_bytes))
     return LayerTimes(kernels.elementwise(row * 2 * _HALF), 0.0, gradient)
@@ -127,7 +145,7 @@ def head_times(
     gpu: Gpu,
     degrees: Degrees,
     training: Training,
-    stack: Stack | None = None,
+    stack: Stack,
 ) -> LayerTimes:
     """Seconds of final norm, output projection and loss, with multi-token prediction.
 
@@ -137,7 +155,7 @@ def head_times(
 
     Source: Megatron-Core vocabulary-parallel cross entropy; DeepSeek-V3 (arXiv 2412.19437) 2.2.
     """
-    kernels = _Kernels(model, gpu, degrees, training, stack or get_stack())
+    kernels = _Kernels(model, gpu, degrees, training, stack)
     head = kernels.head()
     if not model.num_mtp_layers:
         return head
@@ -154,22 +172,41 @@ def optimizer_time(parameters: float, gpu: Gpu) -> float:
     return OPTIMIZER_BYTES_PER_PARAMETER * parameters / (gpu.memory_bandwidth_bytes_per_s * share)
 
 
-def gemm_time(
-    m: float, n: float, k: float, peak: float, eta: float, constants: Efficiency, gpu: Gpu
+def unmeasured_products(
+    model: ModelShape,
+    kind: LayerKind,
+    gpu: Gpu,
+    degrees: Degrees,
+    training: Training,
+    stack: Stack,
+) -> tuple[tuple[str, float, float, float, float], ...]:
+    """Matrix products of a layer that the GPU's profile does not hold.
+
+    Returns
+    -------
+    tuple
+        (precision, m, n, k, groups) of each, sorted.
+
+    Raises
+    ------
+    ValueError
+        If the GPU states no peak for the job's precision.
+    """
+    kernels = _Kernels(model, gpu, degrees, training, stack)
+    kernels.layer(kind)
+    return tuple(sorted(set(kernels.modelled)))
+
+
+def _product(
+    m: float, n: float, k: float, peak: float, eta: float, constants: EfficiencyConstants, gpu: Gpu
 ) -> float:
-    """Seconds of a product of an ``m × k`` with a ``k × n`` matrix, launch included.
+    """Seconds of a product of an ``m × k`` with a ``k × n`` matrix, without its launch.
 
     ``2mnk/(peak·η)·(1 + m0/m)(1 + n0/n)(1 + n0/k)``, at least the time to read and write the
     half-precision operands once.  ``m`` counts tokens.
 
     Source: reference study of fidelity, "Form that worked"; roofline of Williams 2009.
     """
-    return _product(m, n, k, peak, eta, constants, gpu) + constants.launch_s
-
-
-def _product(
-    m: float, n: float, k: float, peak: float, eta: float, constants: Efficiency, gpu: Gpu
-) -> float:
     if m <= 0 or n <= 0 or k <= 0:
         return 0.0
     arithmetic = 2 / (peak * eta) * (m + constants.m0) * (n + constants.n0) * (k + constants.n0)
@@ -191,13 +228,16 @@ class _Kernels:
         self.model, self.gpu, self.degrees = model, gpu, degrees
         self.training, self.stack = training, stack
         self.tokens = degrees.micro_batch_size * training.sequence_length / degrees.cp
-        self.rows = self.tokens / degrees.tp
-        half = half_precision(gpu, training.precision)
-        self.linear = efficiency(gpu, training.precision)
-        self.linear_peak = peak_flops(gpu, training.precision)
-        self.half = efficiency(gpu, half)
-        self.half_peak = peak_flops(gpu, half)
+        self.rows = self.tokens / (degrees.tp if stack.sequence_parallel else 1)
+        self.half_name = half_precision(gpu, training.precision)
+        self.half = efficiency(gpu, self.half_name)
+        self.half_peak = peak_flops(gpu, self.half_name)
         self.bandwidth = gpu.memory_bandwidth_bytes_per_s * self.half.memory
+        self.modelled: list[tuple[str, float, float, float, float]] = []
+
+    def layer(self, kind: LayerKind) -> LayerTimes:
+        """One layer."""
+        return self.attention() + (self.dense_ffn() if kind == "dense" else self.moe())
 
     def elementwise(self, moved: float) -> float:
         """One elementwise kernel that moves so many bytes."""
@@ -205,9 +245,34 @@ class _Kernels:
 
     def linear_times(self, m: float, n: float, k: float, *, half: bool = False) -> LayerTimes:
         """A linear layer of ``k`` inputs and ``n`` outputs over ``m`` tokens, and its backward."""
-        constants, peak = (self.half, self.half_peak) if half else (self.linear, self.linear_peak)
-        time = gemm_time(m, n, k, peak, constants.gemm, constants, self.gpu)
-        return LayerTimes(time, time, time)
+        return self.linear(self.half_name if half else self.training.precision, m, n, k)
+
+    def linear(
+        self, precision: str, m: float, n: float, k: float, groups: float = 1.0
+    ) -> LayerTimes:
+        """``groups`` linear layers in one kernel, ``m`` tokens each.
+
+        Below 16 bits the input is cast before the forward and the output's gradient before the
+        backward: each is read in half precision and written twice, once transposed.
+        """
+        time = self.product(precision, m, n, k, groups)
+        cast_input = cast_gradient = 0.0
+        if precision in _CAST_BYTES:
+            moved = (_HALF + 2 * _CAST_BYTES[precision]) * m * groups
+            cast_input, cast_gradient = self.elementwise(moved * k), self.elementwise(moved * n)
+        return LayerTimes(time + cast_input, time + cast_gradient, time, products=time)
+
+    def product(
+        self, precision: str, m: float, n: float, k: float, groups: float = 1.0
+    ) -> float:
+        """Seconds of ``groups`` products in one kernel: measured, or by the constants."""
+        measured = measured_product_s(self.gpu, precision, m, n, k, groups)
+        if measured is not None:
+            return measured
+        self.modelled.append((precision, m, n, k, groups))
+        constants, peak = efficiency(self.gpu, precision), peak_flops(self.gpu, precision)
+        eta = constants.gemm if groups == 1 else constants.grouped_gemm
+        return constants.launch_s + groups * _product(m, n, k, peak, eta, constants, self.gpu)
 
     def chain(self, m: float, *widths: float) -> LayerTimes:
         """Linear layers one after another."""
@@ -265,12 +330,13 @@ class _Kernels:
         else:
             widths = 2 * model.head_dim
         launch = self.half.launch_s
-        if self.stack.flash_attention:
+        if self.stack.attention_kernel != "unfused":
             attended = attended_tokens(model, length, self.training.causal)
             flops = 2 * self.tokens * attended * heads * widths
             saturation = 1 + self.half.s0 / (length / self.degrees.cp)
             time = flops / (self.half_peak * self.half.attention) * saturation
-            time *= self.stack.attention_factor
+            if self.stack.attention_kernel == "triton":
+                time *= TRITON_ATTENTION
             backward = BACKWARD_ATTENTION * time + 2 * launch
             return LayerTimes(time + launch, backward, 0.0, core_attention=time + launch)
         scores = self.tokens * length * heads
@@ -310,19 +376,15 @@ class _Kernels:
         total += self.grouped(copies * etp, experts, fan * inner, h)
         total += self.grouped(copies * etp, experts, h, inner)
         total += self.activation(copies * etp, inner)
-        total += self.pointwise(2 * _HALF * copies * h) + self.pointwise(2 * _HALF * copies * h)
+        moved = 2 * _HALF * copies * h * self.stack.routing_factor
+        total += self.pointwise(moved) + self.pointwise(moved)
         if model.shared_expert_ffn_hidden_size:
             total += self.feed_forward(model.shared_expert_ffn_hidden_size)
         return total
 
     def grouped(self, copies: float, experts: float, n: float, k: float) -> LayerTimes:
         """A grouped product: ``experts`` products over ``copies / experts`` tokens each."""
-        constants = self.linear
-        m = copies / experts
-        time = constants.launch_s + experts * _product(
-            m, n, k, self.linear_peak, constants.grouped_gemm, constants, self.gpu
-        )
-        return LayerTimes(time, time, time)
+        return self.linear(self.training.precision, copies / experts, n, k, experts)
 
     def head(self) -> LayerTimes:
         """Final norm, output projection and loss."""

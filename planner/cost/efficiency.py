@@ -8,29 +8,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from planner.cost.types import Gpu
+from planner.cost.types import EfficiencyConstants, Gpu
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Constants of the roofline on one GPU in one precision.
-
-    Attributes
-    ----------
-    gemm, grouped_gemm, attention
-        Share of the peak that large matrix products, grouped ones of experts, and fused attention
-        reach.
-    memory
-        Share of the HBM bandwidth that elementwise kernels reach.
-    m0
-        Tokens at which a matrix product runs at half its efficiency.
-    n0
-        Features at which it does.
-    s0
-        Tokens per context-parallel rank at which attention does.
-    launch_s
-        Seconds per kernel.
-    """
+    """A row of the table; :class:`~planner.cost.types.EfficiencyConstants` explains the fields."""
 
     gemm: float
     grouped_gemm: float
@@ -42,19 +25,26 @@ class Efficiency:
     launch_s: float
 
 
-_SAME_AS = {"fp16": "bf16"}
+_SAME_CONSTANTS = {"fp16": "bf16"}
+_SAME_PEAK = {"fp8_rowwise": "fp8"}
 
 
-def efficiency(gpu: Gpu, precision: str) -> Efficiency:
+def efficiency(gpu: Gpu, precision: str) -> EfficiencyConstants:
     """Constants for a GPU and a precision.
 
-    The GPU type is the first word of its name (``H100-SXM-80GB`` is ``H100``).  Without a row of
-    its own it takes the default row of the precision, and an unknown precision that of ``bf16``.
+    Those of the GPU's own profile where it has some, then the table's row for its name, then that
+    for its type, the first word of its name (``H100-SXM-80GB`` is ``H100``), then the default row
+    of the precision; an unknown precision takes that of ``bf16``.
     """
-    kind = re.split(r"[^A-Za-z0-9]", gpu.name.strip())[0].upper()
-    family = _SAME_AS.get(precision, precision)
+    family = _SAME_CONSTANTS.get(precision, precision)
+    if gpu.profile is not None:
+        own = gpu.profile.efficiency.get(precision) or gpu.profile.efficiency.get(family)
+        if own is not None:
+            return own
+    name = gpu.name.strip().upper()
+    kind = re.split(r"[^A-Z0-9]", name)[0]
     rows = _table()
-    for key in ((kind, family), ("DEFAULT", family), ("DEFAULT", "bf16")):
+    for key in ((name, family), (kind, family), ("DEFAULT", family), ("DEFAULT", "bf16")):
         if key in rows:
             return rows[key]
     raise AssertionError("efficiency.json has no default row")
@@ -69,10 +59,19 @@ def peak_flops(gpu: Gpu, precision: str) -> float:
         If the GPU states no peak for the precision.
     """
     try:
-        return gpu.peak_flops[precision]
+        return gpu.peak_flops[_SAME_PEAK.get(precision, precision)]
     except KeyError:
         known = ", ".join(sorted(gpu.peak_flops))
         raise ValueError(f"GPU {gpu.name} has no peak for {precision!r}; known: {known}") from None
+
+
+def measured_product_s(
+    gpu: Gpu, precision: str, m: float, n: float, k: float, groups: float
+) -> float | None:
+    """Seconds of matrix products in one kernel as the GPU's profile states them, if it does."""
+    if gpu.profile is None:
+        return None
+    return gpu.profile.product_times_s.get((precision, m, n, k, groups))
 
 
 def half_precision(gpu: Gpu, precision: str) -> str:

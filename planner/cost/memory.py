@@ -16,7 +16,6 @@ from planner.cost.model_size import (
     layer_parameters_per_gpu,
     mtp_kind,
 )
-from planner.cost.stack import Stack, get_stack
 from planner.cost.types import (
     Degrees,
     LayerKind,
@@ -24,6 +23,7 @@ from planner.cost.types import (
     Recompute,
     ShardedDegrees,
     Sharding,
+    Stack,
     Training,
 )
 
@@ -176,7 +176,7 @@ def layer_activation_bytes(
     degrees: Degrees,
     training: Training,
     recompute: Recompute,
-    stack: Stack | None = None,
+    stack: Stack,
 ) -> int:
     """Bytes that one layer keeps of one microbatch from its forward to its backward.
 
@@ -198,7 +198,7 @@ def layer_activation_bytes(
     h = model.hidden_size
     if recompute == "full":
         return _bytes(2 * h, degrees, training)
-    fused = (stack or get_stack()).flash_attention
+    fused = stack.attention_kernel != "unfused"
     if not fused and kind == "dense" and model.attention == "gqa":
         scores = 0 if recompute == "selective" else 5 * model.num_heads * training.sequence_length
         return _bytes(34 * h + scores, degrees, training)
@@ -245,7 +245,7 @@ def head_activation_bytes(
     degrees: Degrees,
     training: Training,
     recompute: Recompute,
-    stack: Stack | None = None,
+    stack: Stack,
 ) -> int:
     """Bytes that the head keeps of one microbatch besides its logits.
 
@@ -274,7 +274,7 @@ def transient_bytes(
     degrees: Degrees,
     training: Training,
     recompute: Recompute,
-    stack: Stack | None = None,
+    stack: Stack,
 ) -> int:
     """Working set of the backward of one layer.
 
@@ -334,7 +334,7 @@ def working_bytes(
     training: Training,
     sharding: Sharding,
     recompute: Recompute,
-    stack: Stack | None = None,
+    stack: Stack,
 ) -> int:
     """Working set of a stage with layers of one kind, constants included, without the head."""
     return (
@@ -352,7 +352,7 @@ def head_working_bytes(
     training: Training,
     sharding: Sharding,
     recompute: Recompute,
-    stack: Stack | None = None,
+    stack: Stack,
 ) -> int:
     """Working set of the stage with the head: the larger of logits and transients, and the rest.
 

@@ -121,8 +121,104 @@ class ModelShape(Protocol):
         """Kind of each layer, shape (num_layers,)."""
 
 
+class EfficiencyConstants(Protocol):
+    """Constants of the roofline on one GPU in one precision."""
+
+    @property
+    def gemm(self) -> float:
+        """Share of the peak that large matrix products reach."""
+
+    @property
+    def grouped_gemm(self) -> float:
+        """The same for the products of a group of experts."""
+
+    @property
+    def attention(self) -> float:
+        """The same for fused attention."""
+
+    @property
+    def memory(self) -> float:
+        """Share of the HBM bandwidth that elementwise kernels reach."""
+
+    @property
+    def m0(self) -> float:
+        """Tokens at which a matrix product runs at half its efficiency."""
+
+    @property
+    def n0(self) -> float:
+        """Features at which it does."""
+
+    @property
+    def s0(self) -> float:
+        """Tokens per context-parallel rank at which attention does."""
+
+    @property
+    def launch_s(self) -> float:
+        """Seconds per kernel."""
+
+
+class Profile(Protocol):
+    """A user's own measurements of a GPU."""
+
+    @property
+    def efficiency(self) -> Mapping[Any, EfficiencyConstants]:
+        """Constants by precision."""
+
+    @property
+    def product_times_s(self) -> Mapping[tuple[str, int, int, int, int], float]:
+        """Seconds of matrix products by (precision, m, n, k, groups)."""
+
+
+class Stack(Protocol):
+    """The training software."""
+
+    @property
+    def name(self) -> str:
+        """Key of the stack."""
+
+    @property
+    def tp_exposed(self) -> float:
+        """Share of the tensor-parallel communication that no computation hides."""
+
+    @property
+    def ep_exposed(self) -> float:
+        """The same for expert-parallel communication."""
+
+    @property
+    def fsdp_exposed(self) -> float:
+        """The same for gathering sharded weights and scattering their gradients."""
+
+    @property
+    def routing_factor(self) -> float:
+        """Memory traffic of moving tokens to experts and back over that of fused kernels."""
+
+    @property
+    def host_floor_s(self) -> float:
+        """Seconds in which the host can launch the forward of one layer."""
+
+    @property
+    def fixed_s(self) -> float:
+        """Seconds per iteration that depend on nothing."""
+
+    @property
+    def attention_kernel(self) -> Literal["fused", "triton", "unfused"]:
+        """Kernel of the core attention; ``unfused`` writes the scores to memory."""
+
+    @property
+    def selective_recompute(self) -> Literal["attention", "operators"]:
+        """What ``selective`` runs again."""
+
+    @property
+    def flat_rings(self) -> bool:
+        """True where a collective over several domains is one ring with one NIC per domain."""
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """False where norms and residuals are repeated on every tensor-parallel rank."""
+
+
 class Gpu(Protocol):
-    """Data-sheet figures of a GPU and its node."""
+    """Data-sheet figures of a GPU and its node, and what its owner measured."""
 
     @property
     def name(self) -> str:
@@ -155,6 +251,10 @@ class Gpu(Protocol):
     @property
     def nic_gbps(self) -> float:
         """Network bandwidth per GPU and direction, Gb/s."""
+
+    @property
+    def profile(self) -> Profile | None:
+        """The owner's measurements, in place of the shipped constants."""
 
 
 class Degrees(Protocol):

@@ -21,6 +21,7 @@ from planner.instance._base import (
 )
 from planner.instance._preset import Preset, expand
 from planner.instance.errors import describe, nearest
+from planner.instance.profile import PEAK_OF, GpuProfile, Precision
 from planner.instance.units import (
     Bytes,
     BytesPerSecond,
@@ -30,7 +31,6 @@ from planner.instance.units import (
     Seconds,
 )
 
-Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 LossRule = Literal["gbn", "selective_repeat", "lossless", "cubic", "bbr", "erasure", "none"]
 
 MEMORY_SHARE = 0.94
@@ -55,9 +55,15 @@ class GpuSpec(Frozen):
     gpus_per_node: GpuCount
     nic_gbps: Gbps
     """Scale-out rate per GPU and direction; one NIC per GPU."""
+    profile: GpuProfile | None = None
+    """The user's own measurements in place of the shipped efficiency table."""
     sources: Annotated[Mapping[str, str], AfterValidator(FrozenDict)] = Field(
         default_factory=FrozenDict
     )
+
+    def runs(self, precision: Precision) -> bool:
+        """Whether the GPU states a peak for a precision."""
+        return PEAK_OF.get(precision, precision) in self.peak_flops
 
     @model_validator(mode="after")
     def _has_a_peak(self) -> Self:

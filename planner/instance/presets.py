@@ -7,6 +7,7 @@ from functools import lru_cache
 from planner.instance import catalog
 from planner.instance.cluster import GpuSpec, ProtocolSpec
 from planner.instance.model import ModelSpec
+from planner.instance.stack import StackSpec
 
 
 @lru_cache
@@ -25,3 +26,9 @@ def model(name: str) -> ModelSpec:
 def protocol(name: str) -> ProtocolSpec:
     """The catalog's protocol of that name."""
     return ProtocolSpec.model_validate(catalog.fields("protocols", name))
+
+
+@lru_cache
+def stack(name: str) -> StackSpec:
+    """The catalog's stack of that name."""
+    return StackSpec.model_validate(catalog.fields("stacks", name))

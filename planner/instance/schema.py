@@ -20,6 +20,7 @@ from planner.instance.cluster import (
 )
 from planner.instance.model import LayerKind, ModelSpec
 from planner.instance.search_space import Search
+from planner.instance.stack import StackSpec
 from planner.instance.units import BytesOrZero
 
 __all__ = [
@@ -34,13 +35,10 @@ __all__ = [
     "ProtocolSpec",
     "Search",
     "Site",
+    "StackSpec",
     "Training",
     "json_schema",
 ]
-
-Stack = Literal["megatron-core", "megatron-2021", "fsdp", "torchtitan"]
-"""The training software whose constants the time model takes."""
-
 
 class Training(Frozen):
     """Batch, precision and optimizer."""
@@ -76,7 +74,14 @@ class Instance(Frozen):
     """Bytes per GPU kept free of the plan, where a site gives no limit of its own."""
     cluster: Cluster
     search: Search = Search()
-    stack: Stack = "megatron-core"
+    stack: Annotated[
+        StackSpec,
+        BeforeValidator(
+            lambda value: expand("stacks", "stack", value),
+            json_schema_input_type=StackSpec | Preset | str,
+        ),
+    ] = Field(default="megatron-core", validate_default=True)  # type: ignore[assignment]
+    """The training software."""
 
     @field_validator("cluster")
     @classmethod
@@ -91,7 +96,7 @@ class Instance(Frozen):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for i, site in enumerate(self.cluster.sites):
-            if self.training.precision not in site.gpu.peak_flops:
+            if not site.gpu.runs(self.training.precision):
                 has = ", ".join(site.gpu.peak_flops)
                 raise problem(
                     f"GPU {site.gpu.name} has no {self.training.precision} peak, only {has}",

@@ -1,4 +1,4 @@
-"""The catalog: GPUs, models and protocols with the source of every figure.
+"""The catalog: GPUs, models, protocols and stacks with the source of every figure.
 
 The JSON files beside this module are read when first asked for. Entries come back as plain
 fields; ``planner.instance.presets`` turns them into models.
@@ -11,10 +11,10 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any, Literal
 
-Table = Literal["gpus", "models", "protocols"]
+Table = Literal["gpus", "models", "protocols", "stacks"]
 
 
-@lru_cache(maxsize=3)
+@lru_cache(maxsize=4)
 def _table(table: Table) -> dict[str, dict[str, Any]]:
     text = (files(__name__) / f"{table}.json").read_text(encoding="utf-8")
     entries: dict[str, dict[str, Any]] = json.loads(text)

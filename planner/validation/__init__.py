@@ -1,0 +1,1 @@
+"""Predictions for measured training runs, with the code that ``solve`` uses, and their errors."""
