@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from planner.plan import Plan, parse_plan
     from planner.search.result import SolveResult
     from planner.search.solve import solve
+    from planner.validation.validate import Validation, validate_runs
 
 __version__ = "0.1.0"
 
@@ -30,11 +31,13 @@ __all__ = [
     "Instance",
     "Plan",
     "SolveResult",
+    "Validation",
     "__version__",
     "check_plan",
     "load_instance",
     "parse_plan",
     "solve",
+    "validate_runs",
 ]
 
 _HOMES = {
@@ -42,10 +45,12 @@ _HOMES = {
     "Instance": "planner.instance",
     "Plan": "planner.plan",
     "SolveResult": "planner.search.result",
+    "Validation": "planner.validation.validate",
     "check_plan": "planner.check",
     "load_instance": "planner.instance",
     "parse_plan": "planner.plan",
     "solve": "planner.search.solve",
+    "validate_runs": "planner.validation.validate",
 }
 
 

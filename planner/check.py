@@ -161,10 +161,16 @@ def price_layout(problem: Problem, co: CaseCoefficients, layout: Layout) -> Pric
 
 def time_of_layout(problem: Problem, co: CaseCoefficients, layout: Layout) -> int:
     """Z alone, in µs: the longest path of the event graph."""
+    durations = durations_of_layout(problem, co, layout)
+    return co.fixed_us + event_graph(layout.template(co.num_microbatches)).evaluate(durations)
+
+
+def durations_of_layout(
+    problem: Problem, co: CaseCoefficients, layout: Layout
+) -> dict[Duration, int]:
+    """The value in µs of every duration of the event graph."""
     template = layout.template(co.num_microbatches)
-    counts = chunk_units(co, layout.layers)
-    durations = _durations(problem, co, layout, template, counts)
-    return co.fixed_us + event_graph(template).evaluate(durations)
+    return _durations(problem, co, layout, template, chunk_units(co, layout.layers))
 
 
 def memory_of_layout(
@@ -538,6 +544,7 @@ __all__ = [
     "Price",
     "StageMemory",
     "check_plan",
+    "durations_of_layout",
     "memory_of_layout",
     "memory_violations",
     "price_layout",

@@ -216,6 +216,35 @@ def check(instance: str, plan: Path, as_json: bool) -> int:
     return 0 if report.feasible else 1
 
 
+@cli.command(epilog="Exit codes: 0 done; 1 error; 2 bad usage or invalid input.")
+@click.argument("runs", type=Path)
+@json_option
+@debug_option
+def validate(runs: Path, as_json: bool) -> int:
+    r"""Compare predicted with measured training runs.
+
+    RUNS is a JSON file with one measured configuration a row. Time and memory are predicted with
+    the code that 'solve' uses; measured fields are never read for a prediction.
+
+    \b
+    Examples:
+      planner validate bench/data/published_runs.json
+      planner validate my-runs.json --json > errors.json
+    """
+    from planner.report.progress import counter
+    from planner.validation.validate import validate_runs
+
+    with counter(sys.stderr, "predicting runs") as count:
+        validation = validate_runs(runs, progress=count)
+    if as_json:
+        _print_json(validation.to_json())
+    else:
+        from planner.report.validation import render_validation
+
+        _print_report(lambda console: render_validation(validation, console))
+    return 0
+
+
 @cli.command()
 @debug_option
 def schema() -> int:

@@ -18,7 +18,16 @@ from planner.cost.efficiency import (
 )
 from planner.cost.flops import attended_tokens
 from planner.cost.model_size import mtp_kind
-from planner.cost.types import Degrees, EfficiencyConstants, Gpu, LayerKind, ModelShape, Recompute, Stack, Training
+from planner.cost.types import (
+    Degrees,
+    EfficiencyConstants,
+    Gpu,
+    LayerKind,
+    ModelShape,
+    Recompute,
+    Stack,
+    Training,
+)
 
 BACKWARD_ATTENTION = 2.5
 """Backward over forward time of fused attention: five products for two (FlashAttention-2,
@@ -262,9 +271,7 @@ class _Kernels:
             cast_input, cast_gradient = self.elementwise(moved * k), self.elementwise(moved * n)
         return LayerTimes(time + cast_input, time + cast_gradient, time, products=time)
 
-    def product(
-        self, precision: str, m: float, n: float, k: float, groups: float = 1.0
-    ) -> float:
+    def product(self, precision: str, m: float, n: float, k: float, groups: float = 1.0) -> float:
         """Seconds of ``groups`` products in one kernel: measured, or by the constants."""
         measured = measured_product_s(self.gpu, precision, m, n, k, groups)
         if measured is not None:

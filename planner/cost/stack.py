@@ -9,14 +9,6 @@ SPLIT_BACKWARD_OVERHEAD = 1.07
 fidelity)."""
 
 
-def straggler_factor(num_gpus: int) -> float:
-    """Factor on the time of an iteration by the number of GPUs: 0.6 % more per doubling.
-
-    Source: reference study of fidelity, "Form that worked".
-    """
-    return 1 + 0.006 * math.log2(num_gpus)
-
-
 def with_host_floor(gpu_s: float, floor_s: float) -> float:
     """Soft maximum of the time of the GPU and that of the host, in seconds.
 
@@ -28,7 +20,7 @@ def with_host_floor(gpu_s: float, floor_s: float) -> float:
     if longest <= 0:
         return 0.0
     ratio = min(gpu_s, floor_s) / longest
-    return longest * (1 + ratio**8) ** (1 / 8)
+    return longest * math.sqrt(math.sqrt(1 + ratio**4))
 
 
 def exposed(communication_s: float, compute_s: float, share: float) -> float:

@@ -165,7 +165,7 @@ class Profile(Protocol):
         """Constants by precision."""
 
     @property
-    def product_times_s(self) -> Mapping[tuple[str, int, int, int, int], float]:
+    def product_times_s(self) -> Mapping[tuple[str, float, float, float, float], float]:
         """Seconds of matrix products by (precision, m, n, k, groups)."""
 
 

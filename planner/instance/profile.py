@@ -68,6 +68,6 @@ class GpuProfile(Frozen):
     """Measured matrix products; other shapes follow the constants."""
 
     @cached_property
-    def product_times_s(self) -> dict[tuple[str, int, int, int, int], float]:
+    def product_times_s(self) -> dict[tuple[str, float, float, float, float], float]:
         """Seconds by (precision, m, n, k, groups)."""
         return {(p.precision, p.m, p.n, p.k, p.groups): p.time_s for p in self.products}

@@ -14,11 +14,11 @@ from planner.instance.cluster import (
     GpuSpec,
     Hub,
     Link,
-    Precision,
     ProtocolSpec,
     Site,
 )
 from planner.instance.model import LayerKind, ModelSpec
+from planner.instance.profile import Precision
 from planner.instance.search_space import Search
 from planner.instance.stack import StackSpec
 from planner.instance.units import BytesOrZero
@@ -39,6 +39,7 @@ __all__ = [
     "Training",
     "json_schema",
 ]
+
 
 class Training(Frozen):
     """Batch, precision and optimizer."""
@@ -80,7 +81,7 @@ class Instance(Frozen):
             lambda value: expand("stacks", "stack", value),
             json_schema_input_type=StackSpec | Preset | str,
         ),
-    ] = Field(default="megatron-core", validate_default=True)  # type: ignore[assignment]
+    ] = Field(default="megatron-core", validate_default=True)
     """The training software."""
 
     @field_validator("cluster")

@@ -37,4 +37,6 @@ class StackSpec(Frozen):
     """False where norms and residuals are repeated on every tensor-parallel rank."""
     flat_rings: Flag = False
     """True where a collective over several scale-up domains is one ring with one NIC per domain."""
+    fitted: tuple[str, ...] = ()
+    """Constants that measured runs identify; the others are defaults."""
     source: str = ""

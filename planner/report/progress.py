@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
@@ -128,3 +129,20 @@ class _Live:
             total=progress.cases_total or None,
             completed=progress.cases_done,
         )
+
+
+@contextlib.contextmanager
+def counter(stream: TextIO | None, label: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar for work with a known number of steps; silent where ``stream`` is no terminal.
+
+    Yields a function of the steps done and the number of steps.
+    """
+    if stream is None or not stream.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(file=stream), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

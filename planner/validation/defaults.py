@@ -42,6 +42,12 @@ configuration files).  GPT and MPT models tie embedding and head.  llm-foundry r
 VOCABULARY = 51_200
 """Padded GPT-2 vocabulary, where a GPT row states none (Narayanan 2021)."""
 
+OUTSIDE = {
+    "lora": "LoRA trains adapters only: not in the plan space",
+    "without scatter/gather": "transfers without scatter and gather: not in the plan space",
+}
+"""Remarks of sources on techniques that the plan space does not hold."""
+
 _PRECISIONS = (
     ("nvfp4", "nvfp4"),
     ("fp4", "nvfp4"),

@@ -23,6 +23,10 @@ def gpu_of(text: str) -> dict[str, Any] | None:
     size = re.search(r"(\d+) ?GB", text)
     if size:
         stated = [n for n in names if f"{words[0]}-{size.group(1)}" == n.upper()]
-        exact = [n for n in names if catalog.fields("gpus", n)["memory_bytes"].split()[0] == size.group(1)]
+        exact = [
+            n
+            for n in names
+            if catalog.fields("gpus", n)["memory_bytes"].split()[0] == size.group(1)
+        ]
         names = stated or exact or names
     return catalog.fields("gpus", names[-1])

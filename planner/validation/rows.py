@@ -117,12 +117,14 @@ class StageProfile(_Record):
 class Run(_Record):
     """One measured run."""
 
-    id: str
+    id: str | int
     source: str
     stack: str | None = None
     table: str | None = None
     note: str | None = None
     flops_convention: str | None = None
+    excluded: str | None = None
+    """Why the measurement is thought faulty; such rows are predicted but not fitted."""
     model: RunModel = RunModel()
     hardware: RunHardware = RunHardware()
     parallel: RunParallel = RunParallel()

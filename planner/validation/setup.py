@@ -6,7 +6,7 @@ defaults of its stack is listed as assumed.  Nothing here looks at measured fiel
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
@@ -21,6 +21,8 @@ from planner.problem import Problem
 from planner.validation import defaults
 from planner.validation.gpus import gpu_of
 from planner.validation.rows import Run
+
+T = TypeVar("T")
 
 
 class SkippedRunError(Exception):
@@ -66,18 +68,21 @@ class _Reader:
         self.defaults = found
 
     def setup(self) -> Setup:
+        for words, reason in defaults.OUTSIDE.items():
+            if words in self.run.remarks:
+                raise SkippedRunError(reason)
         degrees = self.degrees()
         instance = self.instance(degrees)
         layout = self.layout(degrees, instance)
         return Setup(Problem(instance), layout, tuple(self.assumed))
 
-    def assume(self, field: str, value: Any) -> Any:
+    def assume(self, field: str, value: T) -> T:
         text = f"{field} = {value}"
         if text not in self.assumed:
             self.assumed.append(text)
         return value
 
-    def needed(self, field: str, value: Any) -> Any:
+    def needed(self, field: str, value: T | None) -> T:
         if value is None:
             raise SkippedRunError(f"{field} is not stated and does not follow")
         return value
@@ -97,10 +102,9 @@ class _Reader:
         pp = self.needed("pp", pp)
         dp = p.dp
         if dp is None:
-            width = tp * cp * pp
-            if self.needed("the number of GPUs", gpus) % width:
-                raise SkippedRunError(f"tp*cp*pp = {width} does not divide {gpus} GPUs")
-            dp = gpus // width
+            dp, rest = divmod(self.needed("the number of GPUs", gpus), tp * cp * pp)
+            if rest:
+                raise SkippedRunError(f"tp*cp*pp = {tp * cp * pp} does not divide {gpus} GPUs")
         if gpus is not None and tp * cp * pp * dp != gpus:
             raise SkippedRunError(f"tp*cp*pp*dp = {tp * cp * pp * dp}, but there are {gpus} GPUs")
         ep = p.ep or (self.assume("ep", 1) if model.experts else 1)
@@ -121,7 +125,7 @@ class _Reader:
         return stated if stated and dp % stated == 0 else dp
 
     def splits_local_batch(self, pp: int, dp: int, mbs: int) -> bool:
-        """torchtitan states the batch of one replica and splits it into ``pp`` microbatches."""
+        """Whether ``mbs`` is, as torchtitan states it, the batch of one replica."""
         p = self.parallel
         whole = p.gbs is None or p.gbs == dp * mbs
         return self.stack.startswith("torchtitan") and pp > 1 and whole and mbs % pp == 0
@@ -298,15 +302,20 @@ class _Reader:
             sync="hierarchical",
             layers=layer_split(instance.model.num_layers, chunks, instance.model.num_mtp_layers),
             replicas=((degrees.dp,),) * degrees.pp,
-            flows=(((0, 0, degrees.dp),),) * num_boundaries(kind, degrees.pp, degrees.virtual_stages),
+            flows=(((0, 0, degrees.dp),),)
+            * num_boundaries(kind, degrees.pp, degrees.virtual_stages),
             protocols={},
         )
 
     def sharding(self, pp: int) -> Sharding:
         text = self.parallel.zero
-        sharding = defaults.sharding_of(text) if text else None
-        if sharding is None:
+        if text is None:
             sharding = self.assume("sharding", self.defaults.sharding)
+        else:
+            found = defaults.sharding_of(text)
+            if found is None:
+                raise SkippedRunError(f"unknown sharding '{text}'")
+            sharding = found
         if sharding == "zero3" and pp > 1 and self.stack.startswith("torchtitan"):
             return self.assume("sharding (weights stay gathered under a pipeline)", "zero1")
         return sharding

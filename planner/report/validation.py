@@ -1,0 +1,75 @@
+"""The report of ``planner validate`` for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from planner.validation.validate import Errors, Validation
+
+
+def render_validation(validation: Validation, console: Console) -> None:
+    """Print errors per source, the ranking inside groups, and why rows were skipped."""
+    table = Table(title="Relative errors", title_justify="left", box=None, pad_edge=False)
+    table.add_column("source", overflow="ellipsis", no_wrap=True, min_width=24, max_width=30)
+    for name in ("time n", "mean", "median", "p90", "bias", "memory n", "mean", "worst", "bias"):
+        table.add_column(name, justify="right")
+    for source, parts in validation.summary.items():
+        table.add_row(source, *_time(parts["time"]), *_memory(validation, source, parts["memory"]))
+    console.print(table)
+    _ranking(validation, console)
+    skipped = Counter(row.time_skipped for row in validation.rows if row.time_skipped)
+    if skipped:
+        console.print(f"\nNo time predicted or compared for {sum(skipped.values())} rows:")
+        for reason, count in skipped.most_common():
+            console.print(f"  {count:4d}  {reason}", highlight=False)
+    excluded = [row for row in validation.rows if row.excluded]
+    if excluded:
+        console.print("\nThought faulty by the file, predicted all the same:")
+        for row in excluded:
+            console.print(f"  {row.id}  {row.excluded}", highlight=False)
+    assumed = Counter(text.split(" = ")[0] for row in validation.rows for text in row.assumed)
+    if assumed:
+        listed = ", ".join(f"{name} ({count})" for name, count in assumed.most_common())
+        console.print(f"\nTaken from the defaults of the stacks: {listed}.", highlight=False)
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _time(errors: Errors) -> list[str]:
+    if not errors.n:
+        return [""] * 5
+    shares = (errors.mape, errors.median_ape, errors.p90_ape, errors.bias)
+    return [str(errors.n), *(_percent(share) for share in shares)]
+
+
+def _memory(validation: Validation, source: str, errors: Errors) -> list[str]:
+    if not errors.n:
+        return [""] * 4
+    worst = max(
+        abs(error)
+        for row in validation.rows
+        if source in (row.source, "overall") and (error := row.memory_error) is not None
+    )
+    return [str(errors.n), _percent(errors.mape), _percent(worst), _percent(errors.bias)]
+
+
+def _ranking(validation: Validation, console: Console) -> None:
+    groups = validation.ranking.groups
+    if not groups:
+        return
+    losses = validation.ranking.losses
+    correlations = [group.spearman for group in groups if group.spearman is not None]
+    line = (
+        f"\nIn {len(groups)} groups of configurations of one job the predicted best is measured "
+        f"{_percent(float(np.median(losses)))} (median), {_percent(float(np.mean(losses)))} (mean) "
+        "slower than the measured best"
+    )
+    if correlations:
+        line += f"; rank correlation {np.median(correlations):.2f} (median)"
+    console.print(f"{line}.", highlight=False)
