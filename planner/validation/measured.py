@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 
-from planner.cost.flops import AttentionConvention, model_flops_per_token
+from planner.cost.flops import AttentionConvention, layer_flops, model_flops_per_token
 from planner.instance.schema import Instance
 from planner.validation.rows import Run
-
-_PEAK_TFLOPS = {"bf16": 1.0, "fp16": 1.0}
 
 
 def measured_time_s(run: Run, instance: Instance, gpus: int) -> float | None:
@@ -46,7 +44,8 @@ def flops_per_token(run: Run, instance: Instance) -> float:
     """FLOPs per token of one iteration in the convention of the row's source.
 
     Narayanan's ``96·l·h²·(1 + s/6h + V/16lh)`` counts full recompute; the others count three
-    forward passes, with causal attention at half or in full (docs/cost_model.md).
+    forward passes, with causal attention at half or in full, Megatron-LM without the router
+    (docs/validation.md).
     """
     said = (run.flops_convention or "").casefold()
     model, length = instance.model, instance.training.sequence_length
@@ -56,7 +55,10 @@ def flops_per_token(run: Run, instance: Instance) -> float:
         return 96 * layers * h * h * ratio
     halved = "halved" in said and not re.search(r"non-causal-halved|not halved", said)
     convention: AttentionConvention = "causal" if halved else "full"
-    return model_flops_per_token(model, length, convention)
+    flops = model_flops_per_token(model, length, convention)
+    if "megatron-lm" in said:
+        flops -= 3 * sum(layer_flops(model, k, length, halved).router for k in model.layer_kinds)
+    return flops
 
 
 def measured_memory_bytes(run: Run) -> float | None:
