@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from planner.plan import Plan, parse_plan
     from planner.search.result import SolveResult
     from planner.search.solve import solve
+    from planner.simulation.measures import Simulation
+    from planner.simulation.simulate import simulate
 
 __version__ = "0.1.0"
 
@@ -29,11 +31,13 @@ __all__ = [
     "InputError",
     "Instance",
     "Plan",
+    "Simulation",
     "SolveResult",
     "__version__",
     "check_plan",
     "load_instance",
     "parse_plan",
+    "simulate",
     "solve",
 ]
 
@@ -41,10 +45,12 @@ _HOMES = {
     "InputError": "planner.instance",
     "Instance": "planner.instance",
     "Plan": "planner.plan",
+    "Simulation": "planner.simulation.measures",
     "SolveResult": "planner.search.result",
     "check_plan": "planner.check",
     "load_instance": "planner.instance",
     "parse_plan": "planner.plan",
+    "simulate": "planner.simulation.simulate",
     "solve": "planner.search.solve",
 }
 

@@ -238,7 +238,7 @@ class _Simulator:
         self.record = record
         cells = scenario.cells
         self.heap: list[tuple[int, int]] = []
-        self.calls: dict[int, Callable[[int], None]] = {}
+        self.calls: dict[int, Callable[[int], object]] = {}
         self.next_call = len(cells)
         self.free = [0] * scenario.links
         self.transfer_busy = [0] * scenario.links
@@ -330,7 +330,7 @@ class _Simulator:
         self._check_finished()
         return self._finished()
 
-    def _at(self, time: int, call: Callable[[int], None]) -> None:
+    def _at(self, time: int, call: Callable[[int], object]) -> None:
         self.calls[self.next_call] = call
         heappush(self.heap, (time, self.next_call))
         self.next_call += 1
