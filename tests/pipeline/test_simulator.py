@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,7 +73,7 @@ def test_devices_and_links_do_one_thing_at_a_time(template: Template, data: st.D
     for link in range(len(hops)):
         served = [(o.begin, o.end) for o in run.occupations if o.link == link]
         assert served == sorted(served)
-        assert all(a[1] <= b[0] for a, b in zip(served, served[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in pairwise(served))
         assert sum(end - begin for begin, end in served) == run.transfer_busy[link]
     for cell in range(template.pp):
         for start, sent, came in zip(

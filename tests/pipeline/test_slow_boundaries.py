@@ -78,7 +78,7 @@ def test_the_worst_interval_sets_the_period(
         for a in range(pp)
         for b in range(a, pp)
     )
-    hops = {i: (0, delay) for i in slow}
+    hops = dict.fromkeys(slow, (0, delay))
     cycle = 840  # a multiple of every number of microbatches that an interval can hold
     found = simulated(pp, 200 + cycle, hops, extra) - simulated(pp, 200, hops, extra)
     assert found == pytest.approx(period * cycle, abs=1e-6)
