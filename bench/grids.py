@@ -46,6 +46,8 @@ class Point:
 
     group: str
     """Name of the schedule in the tables."""
+    part: str
+    """What was drawn that explains errors."""
     label: str
     problem: Problem
     layout: Layout
@@ -101,14 +103,17 @@ def _chain(
         for s, d in enumerate(site)
     ]
     plan["flows"] = [
-        {"boundary": b, "from": f"s{d}", "to": f"s{e}", "replicas": 1} for b, d, e in moves if d != e
+        {"boundary": b, "from": f"s{d}", "to": f"s{e}", "replicas": 1}
+        for b, d, e in moves
+        if d != e
     ]
     plan["placement_kind"] = "pp-out"
     label = (
         f"{schedule} pp {pp} m {m} delay {delay} serial {serial} cuts {cuts} layers {layers} "
         f"extra {extra}"
     )
-    return _point(schedule + (" + warm-up" if warm else ""), label, document, plan)
+    part = f"serialization {100 * serial:.0f} % of the delay"
+    return _point(schedule + (" + warm-up" if warm else ""), part, label, document, plan)
 
 
 def synchronised(*, seed: int = 0) -> Iterator[Point]:
@@ -120,9 +125,7 @@ def synchronised(*, seed: int = 0) -> Iterator[Point]:
     rng = random.Random(f"synchronised {seed}")
     kinds = ("dp-out", "pp-out", "mixed")
     cases = [case for case in SCHEDULE_CASES if not case[2]]
-    for kind, case, pp, factor, overlap in product(
-        kinds, cases, (2, 4, 8), (2, 4), (True, False)
-    ):
+    for kind, case, pp, factor, overlap in product(kinds, cases, (2, 4, 8), (2, 4), (True, False)):
         schedule, v, _ = case
         m = factor * pp
         layers = [2] * (pp * v)
@@ -134,10 +137,14 @@ def synchronised(*, seed: int = 0) -> Iterator[Point]:
         plan = _plan(schedule, pp, v, m, layers, [0] * pp, document)
         sharded = rng.random() < 0.5
         plan |= {"dp": 4, "gpus_used": 4 * pp, "overlap": overlap}
-        plan |= {"dp_shard": 2, "dp_replicate": 2, "sharding": "zero1"} if sharded else {
-            "dp_shard": 1,
-            "dp_replicate": 4,
-        }
+        plan |= (
+            {"dp_shard": 2, "dp_replicate": 2, "sharding": "zero1"}
+            if sharded
+            else {
+                "dp_shard": 1,
+                "dp_replicate": 4,
+            }
+        )
         plan["sync"] = rng.choice(("hierarchical", "flat"))
         half = pp // 2
         first, second = {
@@ -160,7 +167,8 @@ def synchronised(*, seed: int = 0) -> Iterator[Point]:
         plan["placement_kind"] = kind
         label = f"{kind} {schedule} pp {pp} m {m} overlap {overlap} {plan['sync']} "
         label += f"{plan['sharding']} link {bandwidth / 1.25e8:.0f} Gb/s"
-        yield _point(f"{kind}, {'overlapped' if overlap else 'not overlapped'}", label, document, plan)
+        group = f"{kind}, {'overlapped' if overlap else 'not overlapped'}"
+        yield _point(group, f"{plan['sync']} exchange", label, document, plan)
 
 
 def _instance(
@@ -237,12 +245,14 @@ def _plan(
     }
 
 
-def _point(group: str, label: str, document: dict[str, Any], plan: dict[str, Any]) -> Point:
+def _point(
+    group: str, part: str, label: str, document: dict[str, Any], plan: dict[str, Any]
+) -> Point:
     problem = Problem(load_instance(document))
     violations, layout = layout_violations(problem, parse_plan(plan))
     if violations or layout is None:
         raise ValueError(f"{label}: {violations}")
-    return Point(group, label, problem, layout)
+    return Point(group, part, label, problem, layout)
 
 
 @lru_cache(maxsize=2)

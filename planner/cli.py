@@ -244,7 +244,7 @@ def simulate(instance: str, plan: Path, as_json: bool, trace: Path | None, svg: 
     for target in (trace, svg):
         if target is not None:
             check_writable(target, not_over=instance)
-            if target == plan or (trace is not None and trace == svg):
+            if target.resolve() == plan.resolve() or (trace is not None and trace == svg):
                 raise InputError(str(target), "each file needs a name of its own")
     job = load_instance(instance)
     record = trace is not None or svg is not None

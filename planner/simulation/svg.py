@@ -1,8 +1,8 @@
 """A timeline as SVG: a row a stage and a row a link, a box an op.
 
 Colours are those of Okabe and Ito, which colour-blind readers tell apart; lines and words follow
-the reader's light or dark scheme.  Boxes too narrow to see are drawn as the colour that fills most
-of each pixel, so the size of a picture is bounded by its rows.
+the reader's light or dark scheme.  Rows of very many boxes are drawn pixel by pixel, so the size
+of a picture is bounded by its rows.
 """
 
 from __future__ import annotations
@@ -196,11 +196,15 @@ def _axis(labels: Sequence[str], y: int) -> Iterator[str]:
 
 
 def _visible(boxes: Sequence[Box], scale: float) -> Sequence[Box]:
-    """Return the boxes, or runs of pixels in the colour that fills most of each, if too narrow."""
+    """Return the boxes, or runs of whole pixels if they are too many.
+
+    Each pixel takes one colour, or none for idle time; what it does not show of the others is made
+    good by the next pixels, so that every kind keeps its share.
+    """
     shown = [box for box in boxes if box.begin < box.end]
-    if not shown or len(shown) <= WIDTH / 3:
+    if len(shown) <= WIDTH / 3:
         return shown
-    filled: dict[int, dict[Kind, float]] = {}
+    filled: dict[int, dict[Kind | None, float]] = {}
     for box in shown:
         left, right = box.begin * scale, box.end * scale
         for pixel in range(int(left), int(right) + 1):
@@ -208,24 +212,29 @@ def _visible(boxes: Sequence[Box], scale: float) -> Sequence[Box]:
             if share > 0:
                 here = filled.setdefault(pixel, {})
                 here[box.kind] = here.get(box.kind, 0.0) + share
+    owed: dict[Kind | None, float] = {}
     runs: list[Box] = []
     for pixel in sorted(filled):
         shares = filled[pixel]
-        if sum(shares.values()) < 1 / 2:
+        shares[None] = 1 - sum(shares.values())
+        for kind, share in shares.items():
+            owed[kind] = owed.get(kind, 0.0) + share
+        chosen = max(shares, key=lambda kind: owed[kind])
+        owed[chosen] -= 1
+        if chosen is None:
             continue
-        kind = max(shares, key=lambda k: shares[k])
         begin, end = round(pixel / scale), round((pixel + 1) / scale)
-        if runs and runs[-1].kind == kind and runs[-1].end == begin:
-            runs[-1] = Box(runs[-1].begin, end, kind, "")
+        if runs and runs[-1].kind == chosen and runs[-1].end == begin:
+            runs[-1] = Box(runs[-1].begin, end, chosen, "")
         else:
-            runs.append(Box(begin, end, kind, ""))
+            runs.append(Box(begin, end, chosen, ""))
     return runs
 
 
 def _boxes(boxes: Sequence[Box], y: int, scale: float) -> Iterator[str]:
     for begin, end, kind, label in boxes:
         x, width = MARGIN + LABEL + begin * scale, (end - begin) * scale
-        inner = max(width - 0.6, 0.4)
+        inner = width - min(0.6, width / 10)
         yield (
             f'<rect x="{x:.2f}" y="{y + 2}" width="{inner:.2f}" height="{ROW - 4}" '
             f'fill="{COLOURS[kind]}"/>'
