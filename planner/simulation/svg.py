@@ -121,7 +121,11 @@ def plan_picture(simulation: Simulation) -> str:
     plan, run = simulation.plan, simulation.run
     rows: list[Row] = []
     site = -1
-    cells = sorted(range(plan.num_ports), key=lambda c: (plan.site_of(c), c % plan.pp, c))
+    first_stage = {d: s for s, d in reversed(plan.teams)}
+    cells = sorted(
+        range(plan.num_ports),
+        key=lambda c: (first_stage[plan.site_of(c)], plan.site_of(c), c % plan.pp, c),
+    )
     for cell in cells:
         strand, stage = divmod(cell, plan.pp)
         first = plan.site_of(cell) != site
