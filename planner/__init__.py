@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from planner.search.result import SolveResult
     from planner.search.solve import solve
     from planner.validation.validate import Validation, validate_runs
+    from planner.simulation.measures import Simulation
+    from planner.simulation.simulate import simulate
 
 __version__ = "0.1.0"
 
@@ -30,12 +32,14 @@ __all__ = [
     "InputError",
     "Instance",
     "Plan",
+    "Simulation",
     "SolveResult",
     "Validation",
     "__version__",
     "check_plan",
     "load_instance",
     "parse_plan",
+    "simulate",
     "solve",
     "validate_runs",
 ]
@@ -44,11 +48,13 @@ _HOMES = {
     "InputError": "planner.instance",
     "Instance": "planner.instance",
     "Plan": "planner.plan",
+    "Simulation": "planner.simulation.measures",
     "SolveResult": "planner.search.result",
     "Validation": "planner.validation.validate",
     "check_plan": "planner.check",
     "load_instance": "planner.instance",
     "parse_plan": "planner.plan",
+    "simulate": "planner.simulation.simulate",
     "solve": "planner.search.solve",
     "validate_runs": "planner.validation.validate",
 }

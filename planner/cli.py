@@ -245,6 +245,58 @@ def validate(runs: Path, as_json: bool) -> int:
     return 0
 
 
+@cli.command(epilog="Exit codes: 0 done; 1 refused by the checker; 2 bad usage or invalid input.")
+@click.argument("instance")
+@click.argument("plan", type=Path)
+@json_option
+@click.option("--trace", type=Path, metavar="FILE", help="Write a Chrome/Perfetto trace (JSON).")
+@click.option("--svg", type=Path, metavar="FILE", help="Write a picture of the timeline.")
+@debug_option
+def simulate(instance: str, plan: Path, as_json: bool, trace: Path | None, svg: Path | None) -> int:
+    r"""Let one iteration of a plan happen, event by event.
+
+    PLAN is a solve document or a bare plan object. Reports the iteration time and how far Z is from
+    it, the bubble, exposed communication, memory over time and the use of every link.
+
+    \b
+    Examples:
+      planner simulate dense-17b-2-buildings plan.json
+      planner simulate job.json plan.json --trace trace.json --svg timeline.svg
+    """
+    from planner.instance import load_instance
+    from planner.instance.errors import InputError
+    from planner.instance.text import LARGEST_DOCUMENT, read_json
+    from planner.plan import parse_plan
+    from planner.report.output import check_writable, json_text, write_atomically
+    from planner.simulation.simulate import simulate as run
+
+    for target in (trace, svg):
+        if target is not None:
+            check_writable(target, not_over=instance)
+            if target.resolve() == plan.resolve() or (trace is not None and trace == svg):
+                raise InputError(str(target), "each file needs a name of its own")
+    job = load_instance(instance)
+    record = trace is not None or svg is not None
+    found = run(job, parse_plan(read_json(plan, largest=LARGEST_DOCUMENT)), record=record)
+    if trace is not None:
+        from planner.simulation.trace import chrome_trace
+
+        write_atomically(trace, json_text(chrome_trace(found), indent=None))
+        click.echo(f"written: {trace}", err=True)
+    if svg is not None:
+        from planner.simulation.svg import plan_picture
+
+        write_atomically(svg, plan_picture(found))
+        click.echo(f"written: {svg}", err=True)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        from planner.report.text import render_simulation
+
+        _print_report(lambda console: render_simulation(found, console))
+    return 0
+
+
 @cli.command()
 @debug_option
 def schema() -> int:
@@ -349,13 +401,14 @@ def _failure(error: Exception, state: State) -> int:
     """Report an error that a command raised."""
     from planner.backends import BackendUnavailableError
     from planner.instance.errors import InputError, one_line
+    from planner.legality import RefusedPlanError
     from planner.report.output import OutputError
 
     if isinstance(error, InputError):
         return _fail(f"error: {error}", 2)
     if isinstance(error, BackendUnavailableError):
         return _fail(one_line(f"error: --backend: {error}"), 2)
-    if isinstance(error, OutputError):
+    if isinstance(error, OutputError | RefusedPlanError):
         return _fail(f"error: {error}", 1)
     if state.debug:
         import traceback

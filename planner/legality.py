@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
 from planner import space
 from planner.cost.coefficients import Option
+from planner.instance.errors import one_line
 from planner.layout import Flows, Layout, num_boundaries, sync_pairs, used_links
 from planner.pipeline.schedules import SCHEDULES, legal_run_lengths
 from planner.plan import Plan
@@ -19,6 +20,15 @@ class Violation(NamedTuple):
 
     rule: str
     message: str
+
+
+class RefusedPlanError(Exception):
+    """The checker refuses a plan; ``str()`` is one line that names the rules."""
+
+    def __init__(self, violations: Iterable[Violation]) -> None:
+        self.violations = tuple(violations)
+        rules = "; ".join(f"{v.rule}: {v.message}" for v in self.violations)
+        super().__init__(one_line(f"the plan is refused: {rules}"))
 
 
 def layout_violations(problem: Problem, plan: Plan) -> tuple[list[Violation], Layout | None]:

@@ -60,6 +60,7 @@ class Result:
     memory: tuple[StageMemory, ...] = ()
     certificate: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+    simulated_us: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {

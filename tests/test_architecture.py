@@ -80,7 +80,12 @@ def tops(names: set[str]) -> set[str]:
 
 
 SOLVER_FREE = under(
-    "formulations", "planner.check", "planner.cost", "planner.instance", "planner.pipeline"
+    "formulations",
+    "planner.check",
+    "planner.cost",
+    "planner.instance",
+    "planner.pipeline",
+    "planner.simulation",
 )
 
 

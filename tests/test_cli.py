@@ -526,3 +526,115 @@ def test_an_interrupted_search_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(scratch.iterdir()) == []
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path) -> Path:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(tiny_plan().to_json()), encoding="utf-8")
+    return file
+
+
+def test_simulate_prints_one_json_document(plan_file: Path, capsys: Capture) -> None:
+    assert main(["simulate", "tiny", str(plan_file), "--json"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert captured.err == ""
+    assert set(document) == {
+        "simulated_time_s",
+        "iteration_time_s",
+        "model_error",
+        "bubble",
+        "breakdown",
+        "exposed",
+        "stages",
+        "memory",
+        "links",
+    }
+    assert sum(document["breakdown"].values()) == pytest.approx(document["simulated_time_s"])
+    assert main(["check", "tiny", str(plan_file), "--json"]) == 0
+    checked = json.loads(capsys.readouterr().out)
+    assert document["iteration_time_s"] == checked["iteration_time_s"]
+
+
+def test_simulate_reads_a_solve_document_and_prints_a_report(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "answer.json"
+    file.write_text(json.dumps(answer(Status.OPTIMAL, gap=0.0).to_json()), encoding="utf-8")
+    assert main(["simulate", "tiny", str(file)]) == 0
+    out = capsys.readouterr().out
+    for word in ("simulated", "bubble", "Peak memory", "h100-node"):
+        assert word in out
+
+
+def test_simulate_writes_a_trace_and_a_picture(
+    plan_file: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    trace, svg = tmp_path / "t.json", tmp_path / "t.svg"
+    arguments = ["simulate", "tiny", str(plan_file), "--json"]
+    assert main([*arguments, "--trace", str(trace), "--svg", str(svg)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == f"written: {trace}\nwritten: {svg}\n"
+    document = json.loads(trace.read_text(encoding="utf-8"))
+    last = max(e["ts"] + e["dur"] for e in document["traceEvents"] if e["ph"] == "X")
+    assert last / 1e6 == pytest.approx(json.loads(captured.out)["simulated_time_s"], abs=1e-11)
+    assert svg.read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_simulate_refuses_a_plan_that_the_checker_refuses(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "plan.json"
+    wrong = tiny_plan().to_json() | {"placement_kind": "dp-out"}
+    file.write_text(json.dumps(wrong), encoding="utf-8")
+    trace = tmp_path / "t.json"
+    assert main(["simulate", "tiny", str(file), "--trace", str(trace)]) == 1
+    assert "the plan is refused: placement_kind: " in one_error_line(capsys)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schedul": "1f1b"}, "schedul: unknown key (did you mean 'schedule'?)"),
+        ({"pp": "two"}, "pp: expected a whole number"),
+        ({"overlap": 1}, "overlap: expected true or false"),
+    ],
+)
+def test_simulate_names_what_is_wrong_with_a_plan(
+    change: dict[str, Any], message: str, tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(tiny_plan().to_json() | change), encoding="utf-8")
+    assert main(["simulate", "tiny", str(file)]) == 2
+    assert message in one_error_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["--trace", "nowhere/t.json"], "no such folder"),
+        (["--svg", "."], "is a directory"),
+        (["--trace", "plan.json"], "each file needs a name of its own"),
+        (["--trace", "same", "--svg", "same"], "each file needs a name of its own"),
+    ],
+)
+def test_simulate_refuses_files_that_it_cannot_write(
+    files: list[str],
+    message: str,
+    plan_file: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(plan_file.parent)
+    before = plan_file.read_bytes()
+    assert main(["simulate", "tiny", "plan.json", *files]) == 2
+    assert message in one_error_line(capsys)
+    assert plan_file.read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"plan": null}', '{"plan": 3}'])
+def test_simulate_refuses_what_is_no_plan(text: str, tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(text, encoding="utf-8")
+    assert main(["simulate", "tiny", str(file)]) == 2
+    one_error_line(capsys)

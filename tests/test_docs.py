@@ -18,6 +18,7 @@ from types import ModuleType
 import pytest
 
 from planner.instance import load_instance
+from planner.pipeline.schedules import SCHEDULES
 from tests.fake_search import Status, answer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -130,3 +131,19 @@ def test_the_picture_groups_many_stages() -> None:
     ]
     plan = {"pp": 64, "placement": halves}
     assert drawing().stage_rows(plan, drawing().replicas_by_site(plan)) == [(0, 31), (32, 63)]
+
+
+def test_the_pictures_and_figures_of_the_schedules_are_those_of_the_simulation() -> None:
+    spec = spec_from_file_location("draw_schedules", ROOT / "docs" / "draw_schedules.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8")
+    assert {template.schedule for template in module.TEMPLATES} == set(SCHEDULES)
+    for template in module.TEMPLATES:
+        name, bubble, memory, transfers = module.figures(template)
+        assert f"| `{name}` | {100 * bubble:.1f} % | {memory:g} | {transfers:g} |" in page
+        image = ROOT / "docs" / "images" / f"schedule_{name}.svg"
+        assert image.read_text(encoding="utf-8") == module.picture(template)
+        assert f"(images/{image.name})" in page

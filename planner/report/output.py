@@ -23,9 +23,10 @@ class OutputError(Exception):
         super().__init__(one_line(f"{target}: cannot be written: {reason}"))
 
 
-def json_text(document: Any) -> str:
-    """Return a JSON document as text that ends with a newline."""
-    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+def json_text(document: Any, *, indent: int | None = 2) -> str:
+    """Return a JSON document as text that ends with a newline; on one line without ``indent``."""
+    separators = (",", ":") if indent is None else None
+    return json.dumps(document, indent=indent, separators=separators, allow_nan=False) + "\n"
 
 
 def check_writable(path: Path, *, not_over: str | None = None) -> None:

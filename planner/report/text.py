@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from planner.check import CheckReport, StageMemory
     from planner.plan import Plan
     from planner.search.result import SolveResult
+    from planner.simulation.measures import Simulation
 
 HEADLINES = {
     "OPTIMAL": "proven: no plan of the declared space has a shorter iteration",
@@ -80,6 +81,47 @@ def render_check(report: CheckReport, console: Console) -> None:
     _print_memory(report.memory, console)
 
 
+def render_simulation(simulation: Simulation, console: Console) -> None:
+    """Print what a simulated iteration took, and where its time went."""
+    sign = "longer" if simulation.model_error >= 0 else "shorter"
+    _print_pairs(
+        {
+            "simulated": f"{simulation.time_s:,.6f} s",
+            "Z": f"{exact_seconds(simulation.declared_us)}, "
+            f"{percent(abs(simulation.model_error))} {sign}",
+            "bubble": percent(simulation.bubble),
+        },
+        console,
+    )
+    _print_time({name: 1e6 * s for name, s in simulation.breakdown_s.items()}, console)
+    _title("Peak memory of a GPU (GiB)", console)
+    table = Table(box=None, padding=(0, 1, 0, 2), header_style="bold")
+    table.add_column("stage", justify="right", no_wrap=True)
+    table.add_column("site", ratio=1)
+    for name in ("peak", "limit", "at"):
+        table.add_column(name, justify="right", no_wrap=True)
+    fullest = sorted(simulation.memory, key=lambda row: row.limit_mib - row.peak_mib)
+    kept = fullest[:MOST_MEMORY_ROWS]
+    for row in simulation.memory:
+        if row in kept:
+            at = duration(1e6 * row.peak_at_s)
+            table.add_row(str(row.stage), row.site, gib(row.peak_mib), gib(row.limit_mib), at)
+    console.print(table)
+    if len(fullest) > len(kept):
+        _indented(f"and {len(fullest) - len(kept)} rows with more room", console)
+    if simulation.links:
+        _title("Links", console)
+        _print_pairs(
+            {
+                f"{link.source} to {link.target}": f"{percent(link.utilisation)} of the time "
+                f"(pipeline {duration(1e6 * link.pipeline_s)}, synchronisation "
+                f"{duration(1e6 * link.synchronisation_s)})"
+                for link in simulation.links
+            },
+            console,
+        )
+
+
 def render_pairs(pairs: Mapping[str, str], console: Console) -> None:
     """Print names with what belongs to them."""
     _print_pairs(pairs, console)
@@ -122,6 +164,8 @@ def _figures(result: SolveResult, document: Mapping[str, Any]) -> dict[str, str]
     figures = {}
     if result.time_us is not None:
         figures["iteration"] = exact_seconds(result.time_us)
+    if result.simulated_us is not None:
+        figures["simulated"] = f"{result.simulated_us / 1e6:,.6f} s"
     if (rate := document.get("tokens_per_s")) is not None:
         figures["throughput"] = f"{rate:,.0f} tokens/s"
     if (mfu := document.get("mfu")) is not None:
@@ -130,7 +174,7 @@ def _figures(result: SolveResult, document: Mapping[str, Any]) -> dict[str, str]
     return figures
 
 
-def _print_time(breakdown_us: Mapping[str, int], console: Console) -> None:
+def _print_time(breakdown_us: Mapping[str, float], console: Console) -> None:
     """Where the time goes; parts of no time are left out."""
     total = sum(breakdown_us.values())
     if not total:

@@ -62,6 +62,9 @@ class SolveResult:
         ``cases`` (boxes with verdicts), ``cases_total`` and ``grade``.
     provenance
         Versions, seed, engine, wall time and what closed what.
+    simulated_us
+        Iteration time of the plan in the event simulation; None where it was not simulated, for
+        the reason in the notes of ``provenance``.
     """
 
     instance: Instance
@@ -75,6 +78,7 @@ class SolveResult:
     memory: tuple[StageMemory, ...] = ()
     certificate: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+    simulated_us: float | None = None
 
     @property
     def gap(self) -> float | None:
@@ -82,6 +86,13 @@ class SolveResult:
         if self.time_us is None or self.bound_us is None:
             return None
         return max(0, self.time_us - self.bound_us) / self.time_us
+
+    @property
+    def model_error(self) -> float | None:
+        """(Z − simulated) ÷ simulated; below 0 where Z is too optimistic."""
+        if self.time_us is None or self.simulated_us is None:
+            return None
+        return (self.time_us - self.simulated_us) / self.simulated_us
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -123,8 +134,8 @@ class SolveResult:
             "iteration_time_s": _seconds(self.time_us),
             "lower_bound_s": _seconds(self.bound_us),
             "gap": self.gap,
-            "simulated_time_s": _seconds(self.time_us),
-            "model_error": 0.0 if has_plan else None,
+            "simulated_time_s": _seconds(self.simulated_us),
+            "model_error": self.model_error,
             "tokens_per_s": self.tokens_per_s,
             "mfu": self.mfu,
             "mfu_convention": "causal attention counted half, recomputation not counted",
@@ -138,5 +149,5 @@ class SolveResult:
         }
 
 
-def _seconds(us: int | None) -> float | None:
+def _seconds(us: float | None) -> float | None:
     return None if us is None else us / 1e6

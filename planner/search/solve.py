@@ -25,6 +25,7 @@ from planner.search.infeasibility import explain_infeasibility
 from planner.search.longest import longest_us
 from planner.search.result import Progress, SolveResult, SolveStatus
 from planner.search.tree import Box, Closed, Tree
+from planner.simulation.simulate import simulated_answer
 from planner.versions import versions
 
 FORMULATIONS = ("plain",)
@@ -131,6 +132,7 @@ class Search:
         self.cases_total = 0
         self.cases_done = 0
         self.incumbent: _Incumbent | None = None
+        self.accepted: list[_Incumbent] = []
         self.floor_us = INFEASIBLE
         """Least bound of the cases that were given up without a verdict."""
         self.models: list[dict[str, Any]] = []
@@ -193,6 +195,7 @@ class Search:
             return
         self._check(candidate)
         self.incumbent = candidate
+        self.accepted.append(candidate)
         self._report("searching", found_new=True)
 
     def _check(self, candidate: _Incumbent) -> None:
@@ -620,6 +623,10 @@ def _result(search: Search, limit: str | None) -> SolveResult:
     price = price_layout(
         search.problem, case_coefficients(search.problem, best.layout.degrees), best.layout
     )
+    simulated_us, notes = simulated_answer(
+        search.problem, best.layout, best.time_us, [(c.layout, c.time_us) for c in search.accepted]
+    )
+    search.notes += notes
     proven = bound == best.time_us and not search.errors
     if limit == "interrupt":
         status, reason = SolveStatus.INTERRUPTED, "interrupted; the plan is checked"
@@ -643,6 +650,7 @@ def _result(search: Search, limit: str | None) -> SolveResult:
         memory=price.memory,
         certificate=certificate,
         provenance=provenance,
+        simulated_us=simulated_us,
     )
 
 
