@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from planner.plan import Plan, parse_plan
     from planner.search.result import SolveResult
     from planner.search.solve import solve
-    from planner.validation.validate import Validation, validate_runs
     from planner.simulation.measures import Simulation
     from planner.simulation.simulate import simulate
+    from planner.validation.validate import Validation, validate_runs
 
 __version__ = "0.1.0"
 

@@ -59,6 +59,20 @@ _PRECISIONS = (
     ("fp16", "fp16"),
 )
 
+_SCHEDULES = (
+    ("dualpipe", "dualpipe_v"),
+    ("zbv", "zbv"),
+    ("zb-v", "zbv"),
+    ("zb-2p", "zb_h2"),
+    ("zb-h2", "zb_h2"),
+    ("zb-1p", "zb_h1"),
+    ("zb-h1", "zb_h1"),
+    ("gpipe", "gpipe"),
+    ("1f1b-i", "interleaved"),
+)
+"""Schedules by words of their names.  ZB-1p and ZB-2p (Zero Bubble, arXiv 2401.10241) are searched
+within the memory of ZB-H1 and ZB-H2 and have about their bubbles."""
+
 _VERSION = re.compile(r"\b(2\d\.\d\d)(?:\.\d\d)?\b.*nemo", re.IGNORECASE)
 
 
@@ -105,6 +119,18 @@ def recompute_of(text: str) -> Recompute | None:
     if wording.startswith(("full", "layerwise")):
         return "full"
     return "selective" if wording.startswith("selective") else None
+
+
+def schedule_of(text: str, virtual_stages: int) -> str | None:
+    """The schedule of the plan space that a source's wording means, or None."""
+    wording = text.casefold()
+    for part, name in _SCHEDULES:
+        if part in wording:
+            return name
+    plain = "no interleaving" in wording
+    if virtual_stages > 1 or ("interleaved" in wording and not plain):
+        return "interleaved"
+    return "1f1b" if wording in ("", "none") or "1f1b" in wording else None
 
 
 def sharding_of(text: str) -> Sharding | None:

@@ -20,7 +20,7 @@ from planner.plan import Degrees, Recompute, Sharding
 from planner.problem import Problem
 from planner.validation import defaults
 from planner.validation.gpus import gpu_of
-from planner.validation.rows import Run
+from planner.validation.rows import Run, RunParallel
 
 T = TypeVar("T")
 
@@ -49,6 +49,20 @@ def setup_run(run: Run) -> Setup:
         If the row lacks something that does not follow, or describes no possible run.
     """
     return _Reader(run).setup()
+
+
+def named_schedule(parallel: RunParallel) -> str:
+    """The schedule of the plan space that a row's wording and ``vp`` mean.
+
+    Raises
+    ------
+    SkippedRunError
+        If the plan space does not hold it.
+    """
+    found = defaults.schedule_of(parallel.schedule or "", parallel.vp or 1)
+    if found is None:
+        raise SkippedRunError(f"schedule '{parallel.schedule}' is not in the plan space")
+    return found
 
 
 class _Reader:
@@ -145,29 +159,10 @@ class _Reader:
         return self.assume("vp", 2)
 
     def schedule_kind(self) -> str:
-        """The schedule of the plan space that the row's wording means."""
-        text = (self.parallel.schedule or "").casefold()
+        """The schedule of the plan space; without a pipeline all are alike."""
         if (self.parallel.pp or 1) == 1:
             return "1f1b"
-        for part, name in (
-            ("dualpipe", "dualpipe_v"),
-            ("zbv", "zbv"),
-            ("zb-v", "zbv"),
-            ("zb-2p", "zb_h2"),
-            ("zb-h2", "zb_h2"),
-            ("zb-1p", "zb_h1"),
-            ("zb-h1", "zb_h1"),
-            ("gpipe", "gpipe"),
-            ("1f1b-i", "interleaved"),
-        ):
-            if part in text:
-                return name
-        plain = "no interleaving" in text
-        if (self.parallel.vp or 1) > 1 or ("interleaved" in text and not plain):
-            return "interleaved"
-        if text and "1f1b" not in text and text != "none":
-            raise SkippedRunError(f"schedule '{self.parallel.schedule}' is not in the plan space")
-        return "1f1b"
+        return named_schedule(self.parallel)
 
     # -- instance ----------------------------------------------------------------------------
 

@@ -12,10 +12,11 @@ import numpy as np
 
 from planner.check import memory_of_layout, time_of_layout
 from planner.cost.coefficients import MIB, case_coefficients
+from planner.pipeline import stage_profile as pipeline
 from planner.validation.measured import measured_memory_bytes, measured_time_s
 from planner.validation.ranking import Ranking, Tried, rank_groups
-from planner.validation.rows import Run, read_runs
-from planner.validation.setup import Setup, SkippedRunError, setup_run
+from planner.validation.rows import Run, StageProfile, read_runs
+from planner.validation.setup import Setup, SkippedRunError, named_schedule, setup_run
 
 Progress = Callable[[int, int], None]
 """Called with the number of rows done and the number of rows."""
@@ -164,6 +165,8 @@ def validate_runs(
 
 
 def _predict(run: Run) -> tuple[Prediction, Setup | None]:
+    if run.stage_profile is not None:
+        return _predict_profile(run, run.stage_profile), None
     memory_bytes = measured_memory_bytes(run)
     try:
         setup = setup_run(run)
@@ -201,4 +204,43 @@ def _predict(run: Run) -> tuple[Prediction, Setup | None]:
             excluded=run.excluded,
         ),
         setup,
+    )
+
+
+def _predict_profile(run: Run, profile: StageProfile) -> Prediction:
+    """A row with measured stage durations: the event simulation in place of the compute model."""
+    memory_bytes = measured_memory_bytes(run)
+    predicted, reason = None, None
+    try:
+        schedule = named_schedule(run.parallel)
+        backward_s = profile.BW_s if profile.B_s is None else profile.B_s
+        if backward_s is None:
+            raise SkippedRunError("the stage profile gives no backward time")
+        times = pipeline.StageProfile(
+            stages=profile.stages,
+            microbatches=profile.microbatches,
+            forward_s=profile.F_s,
+            backward_s=backward_s,
+            weight_s=profile.W_s,
+            latency_s=profile.latency_s,
+            serialization_s=profile.serialization_s,
+            slow_boundaries=profile.slow_boundaries,
+            blocking_sends=profile.blocking_sends,
+        )
+        predicted = pipeline.stage_profile_time_s(times, schedule, virtual_stages=run.parallel.vp)
+    except (SkippedRunError, ValueError) as error:
+        reason = str(error)
+    measured_s = run.measured.iter_time_s
+    if reason is None and measured_s is None:
+        reason = "no time measured"
+    return Prediction(
+        id=run.id,
+        source=run.source,
+        predicted_time_s=predicted,
+        measured_time_s=measured_s,
+        time_skipped=reason,
+        predicted_memory_bytes=None,
+        measured_memory_bytes=memory_bytes,
+        memory_skipped="a stage profile says nothing of memory",
+        excluded=run.excluded,
     )
