@@ -15,11 +15,8 @@ from planner.problem import Problem
 from planner.simulation.measures import Simulation, measure
 from planner.simulation.scenario import TICKS_PER_US, PlanScenario
 
-MOST_EVENTS = 2_000_000
-"""Events up to which an answer is simulated without being asked for (about 10 s)."""
-
-MOST_RIVALS = 8
-"""Plans simulated beside the best one."""
+MOST_EVENTS = 500_000
+"""Events up to which an answer is simulated without being asked for (a few seconds)."""
 
 
 def simulate(instance: Instance, plan: Plan, *, record: bool = False) -> Simulation:
@@ -61,45 +58,58 @@ def simulate_layout(problem: Problem, layout: Layout, *, record: bool = False) -
     return measure(plan, run, price_layout(problem, co, layout).time_us)
 
 
-def simulated_us(problem: Problem, layout: Layout) -> float | None:
-    """Iteration time alone, in µs; None where more than :data:`MOST_EVENTS` would happen."""
-    plan = PlanScenario(problem, case_coefficients(problem, layout.degrees), layout)
-    if plan.estimated_events > MOST_EVENTS:
-        return None
-    return plan.co.fixed_us + simulate_scenario(plan.scenario()).end / TICKS_PER_US
-
-
 def simulated_answer(
     problem: Problem, layout: Layout, time_us: int, others: Sequence[tuple[Layout, int]]
 ) -> tuple[float | None, list[str]]:
     """Simulate the best plan, and others that the model error may have put behind it.
+
+    Together at most about :data:`MOST_EVENTS` events.
 
     Parameters
     ----------
     layout, time_us
         The plan with the smallest Z, and its Z.
     others
-        Further plans with their Z, such as those that were the best before; at most the
-        :data:`MOST_RIVALS` with the smallest Z within the model error are simulated.
+        Further plans with their Z, such as those that were the best before.  Those whose Z lies
+        within the model error of the best are simulated, the smallest Z first.
 
     Returns
     -------
     tuple
-        Simulated time in µs (None if it would take too long), and remarks: why there is no time,
-        or that another plan simulates faster.
+        Simulated time in µs (None if it would take too long), and remarks: what was not simulated,
+        and which plan simulates faster.
     """
-    own = simulated_us(problem, layout)
-    if own is None:
-        return None, [f"not simulated: about {MOST_EVENTS:,} events are simulated at most"]
-    error = abs(time_us - own) / own
-    near = [pair for pair in others if pair[0] != layout and pair[1] <= time_us * (1 + error)]
-    notes = []
-    for rival, rival_z in sorted(near, key=lambda pair: pair[1])[:MOST_RIVALS]:
-        found = simulated_us(problem, rival)
-        if found is not None and found < own:
+    best = _scenario(problem, layout)
+    left = MOST_EVENTS - best.estimated_events
+    if left < 0:
+        return None, [
+            f"not simulated: about {best.estimated_events:,} events, the limit is {MOST_EVENTS:,}"
+        ]
+    own = _simulated_us(best)
+    reach = time_us + abs(time_us - own)
+    near = [pair for pair in others if pair[0] != layout and pair[1] <= reach]
+    notes, skipped = [], 0
+    for rival, rival_z in sorted(near, key=lambda pair: pair[1]):
+        plan = _scenario(problem, rival)
+        left -= plan.estimated_events
+        if left < 0:
+            skipped += 1
+            continue
+        found = _simulated_us(plan)
+        if found < own:
             notes.append(
                 f"a plan with Z = {rival_z} µs simulates faster, in {found:.0f} µs against "
                 f"{own:.0f} µs: {rival.schedule}, pp = {rival.degrees.pp}, tp = "
                 f"{rival.degrees.tp}, dp = {rival.degrees.dp}, {rival.placement_kind}"
             )
+    if skipped:
+        notes.append(f"{skipped} plans with Z within the model error were not simulated")
     return own, notes
+
+
+def _scenario(problem: Problem, layout: Layout) -> PlanScenario:
+    return PlanScenario(problem, case_coefficients(problem, layout.degrees), layout)
+
+
+def _simulated_us(plan: PlanScenario) -> float:
+    return plan.co.fixed_us + simulate_scenario(plan.scenario()).end / TICKS_PER_US

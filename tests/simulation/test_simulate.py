@@ -208,8 +208,14 @@ def test_the_answer_says_which_plan_simulates_faster(monkeypatch: pytest.MonkeyP
     ]
     own, notes = simulated_answer(problem, best, z, [(other, 2 * z)])
     assert notes == []
-    monkeypatch.setattr(module, "MOST_EVENTS", 10)
+    events = shared.plan.estimated_events
+    monkeypatch.setattr(module, "MOST_EVENTS", events)
+    assert simulated_answer(problem, best, z, [(other, z)]) == (
+        own,
+        ["1 plans with Z within the model error were not simulated"],
+    )
+    monkeypatch.setattr(module, "MOST_EVENTS", events - 1)
     assert simulated_answer(problem, best, z, []) == (
         None,
-        ["not simulated: about 10 events are simulated at most"],
+        [f"not simulated: about {events:,} events, the limit is {events - 1:,}"],
     )
