@@ -1,4 +1,4 @@
-"""Draw predicted against measured iteration times: ``python docs/draw_validation.py RUNS.json OUT.svg``.
+"""Predicted against measured iteration times: ``python docs/draw_validation.py RUNS.json OUT.svg``.
 
 Also prints the error table of ``docs/validation.md``.
 """

@@ -69,6 +69,12 @@ class GpuSpec(Frozen):
     def _has_a_peak(self) -> Self:
         if not self.peak_flops:
             raise problem("expected at least one precision", at=("peak_flops",))
+        for precision in self.peak_flops:
+            if precision in PEAK_OF:
+                raise problem(
+                    f"runs at the peak of {PEAK_OF[precision]}; give that one",
+                    at=("peak_flops", precision),
+                )
         return self
 
 

@@ -15,6 +15,8 @@ PROBLEM = "planner_problem"
 """Type of the validation errors whose reason is already a finished sentence."""
 
 _LONGEST_LINE = 600
+_KEY = "[key]"
+"""What pydantic appends to the path of a key that is wrong itself."""
 _QUOTED = re.compile(r"'([^']*)'")
 
 
@@ -94,7 +96,7 @@ def first_input_error(
     # A default that depends on a wrong field is no problem of its own.
     detail = next((e for e in found if e["type"] != "default_factory_not_called"), found[0])
     context: dict[str, Any] = detail.get("ctx", {})
-    where = [*detail["loc"], *context.get("at", ())]
+    where = [part for part in (*detail["loc"], *context.get("at", ())) if part != _KEY]
     path = dotted(where, prefix) or model.__name__.lower()
     if detail["type"] == PROBLEM:
         return InputError(path, context["reason"], context["suggestion"])

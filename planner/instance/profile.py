@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
-from planner.instance._base import Count, Frozen, FrozenDict, number
-from planner.instance.units import Seconds
+from planner.instance._base import Count, Frozen, FrozenDict, number, problem
+from planner.instance.units import PositiveSeconds, Seconds
 
 Precision = Literal["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4"]
 PEAK_OF: Mapping[Precision, Precision] = {"fp8_rowwise": "fp8"}
@@ -52,7 +52,7 @@ class MeasuredProduct(Frozen):
     """Input features."""
     groups: Count = 1
     """Products in the kernel: experts of a grouped product."""
-    time_s: Annotated[Seconds, number(0, 60, above=True)]
+    time_s: PositiveSeconds
     """Seconds of the whole kernel."""
 
 
@@ -71,3 +71,12 @@ class GpuProfile(Frozen):
     def product_times_s(self) -> dict[tuple[str, float, float, float, float], float]:
         """Seconds by (precision, m, n, k, groups)."""
         return {(p.precision, p.m, p.n, p.k, p.groups): p.time_s for p in self.products}
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        first: dict[tuple[object, ...], int] = {}
+        for i, p in enumerate(self.products):
+            at = first.setdefault((p.precision, p.m, p.n, p.k, p.groups), i)
+            if at != i:
+                raise problem(f"products[{at}] is the same product", at=("products", i))
+        return self

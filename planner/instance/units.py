@@ -165,6 +165,14 @@ Seconds = Annotated[
     ),
 ]
 """Delay in seconds, 0 to 60."""
+PositiveSeconds = Annotated[
+    float,
+    BeforeValidator(
+        _Kind("a time", "s", "10.2 ms", _TIMES, 60.0),
+        json_schema_input_type=float | str,
+    ),
+]
+"""Time in seconds, above 0 to 60."""
 FlopPerSecond = Annotated[
     float,
     BeforeValidator(

@@ -9,6 +9,7 @@ from planner import space
 from planner.check import memory_of_layout, memory_violations, time_of_layout
 from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import CaseCoefficients, Option
+from planner.cost.efficiency import peak_flops
 from planner.layout import Flows, Layout, num_boundaries, sync_pairs, used_links
 from planner.pipeline.memory import live_counts
 from planner.pipeline.schedules import SCHEDULES, Template
@@ -260,9 +261,9 @@ def _ragged(candidate: Placement, co: CaseCoefficients) -> bool:
 def _site_orders(problem: Problem, co: CaseCoefficients) -> list[tuple[int, ...]]:
     """Orders in which sites are filled: fastest and largest first or last, file order, reversed."""
     usable = [d for d, cells in enumerate(co.cells) if cells]
+    precision = problem.training.precision
     speed = {
-        d: problem.classes[problem.sites[d].gpu_class].gpu.peak_flops[problem.training.precision]
-        for d in usable
+        d: peak_flops(problem.classes[problem.sites[d].gpu_class].gpu, precision) for d in usable
     }
     first = tuple(sorted(usable, key=lambda d: (-speed[d], -co.cells[d], d)))
     last = tuple(sorted(usable, key=lambda d: (speed[d], co.cells[d], d)))

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from planner.check import StageMemory, memory_to_json
+from planner.cost.efficiency import peak_flops
 from planner.cost.flops import model_flops_per_token
 from planner.instance.schema import Instance
 from planner.plan import Plan
@@ -118,7 +119,7 @@ class SolveResult:
             part.replicas
             * (part.last_stage - part.first_stage + 1)
             * self.plan.degrees.cell_gpus
-            * sites[part.site].gpu.peak_flops[instance.training.precision]
+            * peak_flops(sites[part.site].gpu, instance.training.precision)
             for part in self.plan.placement
         )
         return tokens * flops / peak

@@ -45,6 +45,47 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Constants:
+    """Constants of the roofline, by default of a GPU that runs at its data sheet."""
+
+    gemm: float = 1.0
+    grouped_gemm: float = 1.0
+    attention: float = 1.0
+    memory: float = 1.0
+    m0: float = 0.0
+    n0: float = 0.0
+    s0: float = 0.0
+    launch_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the owner of a GPU measured."""
+
+    efficiency: Mapping[str, Constants] = field(default_factory=dict)
+    product_times_s: Mapping[tuple[str, float, float, float, float], float] = field(
+        default_factory=dict
+    )
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Training software, by default one that hides half of everything."""
+
+    name: str = "test"
+    tp_exposed: float = 0.5
+    ep_exposed: float = 0.5
+    fsdp_exposed: float = 0.5
+    routing_factor: float = 1.0
+    host_floor_s: float = 0.0
+    fixed_s: float = 0.0
+    attention_kernel: Literal["fused", "triton", "unfused"] = "fused"
+    selective_recompute: Literal["attention", "operators"] = "attention"
+    flat_rings: bool = False
+    sequence_parallel: bool = True
+
+
+@dataclass(frozen=True)
 class Gpu:
     """A GPU, by default an H100 in a node of eight."""
 
@@ -58,6 +99,7 @@ class Gpu:
     scale_up_domain: int = 8
     gpus_per_node: int = 8
     nic_gbps: float = 400.0
+    profile: Profile | None = None
 
 
 @dataclass(frozen=True)
@@ -116,6 +158,8 @@ class Protocol:
     max_distance_km: float | None = None
     needs_deep_buffer: bool = False
 
+
+STACK = Stack()
 
 NIC = 50e9
 """Bytes/s of a 400 Gb/s NIC."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,19 @@ from planner.cost.collectives import (
     tensor_parallel_bytes,
     vocabulary_parallel,
 )
-from tests.cost.shapes import DEEPSEEK_V3, LLAMA_8B, MIXTRAL, NIC, Degrees, Gpu, Training
+from tests.cost.shapes import (
+    DEEPSEEK_V3,
+    GPT3,
+    LLAMA_8B,
+    MIXTRAL,
+    NIC,
+    STACK,
+    Degrees,
+    Gpu,
+    Model,
+    Stack,
+    Training,
+)
 
 GPU = Gpu()
 MIB = 1 << 20
@@ -52,7 +65,7 @@ def test_one_rank_is_silent() -> None:
     assert flat_time("all_reduce", 1, 1e9, 1e11, 1e-6) == 0
     assert group_time("all_gather", 1, 8, 1e9, GPU, NIC) == 0
     degrees = Degrees()
-    assert tensor_parallel(LLAMA_8B, "dense", GPU, degrees, Training(), NIC) == SILENT
+    assert tensor_parallel(LLAMA_8B, "dense", GPU, degrees, Training(), NIC, STACK) == SILENT
     assert context_parallel(LLAMA_8B, GPU, degrees, Training(), NIC) == SILENT
     assert expert_parallel(LLAMA_8B, "dense", GPU, degrees, Training(), NIC) == SILENT
     assert vocabulary_parallel(LLAMA_8B, GPU, degrees, Training(), NIC) == (SILENT, SILENT)
@@ -107,6 +120,24 @@ def test_tensor_parallel_volumes() -> None:
     assert shared.forward == pytest.approx(4 * full * 7168 / 4096)
 
 
+def test_without_sequence_parallelism_every_block_all_reduces() -> None:
+    """One all-reduce a block in each direction: twice the volume of an all-gather."""
+    repeated = replace(STACK, sequence_parallel=False)
+    speed, tp = 450e9 * 0.75, 8
+
+    def growth(stack: Stack) -> tuple[float, float]:
+        """Seconds that 4096 tokens more take, so that latencies cancel."""
+        short, long = (
+            tensor_parallel(GPT3, "dense", GPU, Degrees(tp=tp), Training(length), NIC, stack)
+            for length in (4096, 8192)
+        )
+        return long.forward - short.forward, long.backward - short.backward
+
+    gather = 2 * 4096 * 12288 * (tp - 1) / tp / speed
+    assert growth(STACK) == (pytest.approx(2 * 2 * gather), pytest.approx(2 * 3 * gather))
+    assert growth(repeated) == (pytest.approx(2 * 2 * gather), pytest.approx(2 * 2 * gather))
+
+
 def test_context_parallel_volumes() -> None:
     volume = context_parallel_bytes(LLAMA_8B, Degrees(tp=2, cp=4), Training(8192))
     step = 2 * 2 * 2048 * 8 * 128 / 2
@@ -124,13 +155,72 @@ def test_expert_parallel_volumes() -> None:
     halved, _ = expert_parallel_bytes(MIXTRAL, GPU, Degrees(ep=8, tp=2), training)
     assert halved == inside / 2
     many = replace(MIXTRAL, num_experts=32)
-    inside, outside = expert_parallel_bytes(many, GPU, Degrees(ep=32), training)
-    assert inside + outside == pytest.approx(row * 2 * 31 / 32)
-    assert outside == pytest.approx(row * 2 * 24 / 32)
-    skewed = expert_parallel_bytes(
-        many, GPU, Degrees(ep=32), replace(training, routing_imbalance=2)
+    degrees = Degrees(ep=32)
+    inside, outside = expert_parallel_bytes(many, GPU, degrees, training)
+    assert inside == pytest.approx(row * 2 * 7 / 8)
+    assert outside == pytest.approx(row * 7 / 4 * 3 / 4)
+    skewed = replace(training, routing_imbalance=2)
+    assert expert_parallel_bytes(many, GPU, degrees, skewed)[1] == pytest.approx(2 * outside)
+
+
+def routed_copies(
+    model: Model, ranks: int, near: int, *, tokens: int, replacement: bool
+) -> tuple[float, float]:
+    """Rows that one rank sends per token inside domains and over the network, by drawing.
+
+    The experts of a token are drawn evenly.  A token is sent once to every other domain where one
+    of its experts is, to the rank there that has the sender's place in its domain, and from there
+    (or from the sender) to each expert on another rank of that domain.
+    """
+    rng = np.random.default_rng(7)
+    experts, top = model.num_experts, model.experts_per_token
+    keys = rng.random((tokens, experts))
+    chosen = (
+        rng.integers(0, experts, (tokens, top))
+        if replacement
+        else np.argpartition(keys, top, axis=1)[:, :top]
     )
-    assert skewed[1] == pytest.approx(2 * outside)
+    sender = rng.integers(0, ranks, (tokens, 1))
+    holder = chosen * ranks // experts
+    inside = (holder % near != sender % near).sum()
+    domains = np.sort(holder // near, axis=1)
+    first = np.ones_like(domains, dtype=bool)
+    first[:, 1:] = domains[:, 1:] != domains[:, :-1]
+    outside = (first & (domains != sender // near)).sum()
+    return inside / tokens, outside / tokens
+
+
+@pytest.mark.parametrize(
+    ("experts", "top", "ranks", "near"),
+    [(32, 2, 32, 8), (256, 8, 64, 8), (128, 8, 16, 8), (64, 6, 64, 8), (128, 1, 32, 4)],
+)
+def test_a_token_crosses_the_network_once_per_domain(
+    experts: int, top: int, ranks: int, near: int
+) -> None:
+    """Drawing with replacement gives the formula; real routing draws experts without.
+
+    Without replacement a token visits up to 3 % more domains in these cases.
+    """
+    model = replace(MIXTRAL, num_experts=experts, experts_per_token=top)
+    gpu, row = replace(GPU, scale_up_domain=near), 2 * 4096 * 4096
+    found = expert_parallel_bytes(model, gpu, Degrees(ep=ranks), Training(4096))
+    for replacement, tolerance in ((True, 0.01), (False, 0.03)):
+        drawn = routed_copies(model, ranks, near, tokens=40_000, replacement=replacement)
+        assert found[0] == pytest.approx(row * drawn[0], rel=0.01)
+        assert found[1] == pytest.approx(row * drawn[1], rel=tolerance)
+    assert found[1] <= row * top * (ranks - near) / ranks * (1 + 1e-12)
+
+
+def test_the_slower_tier_sets_the_time_of_dispatch_and_combine() -> None:
+    degrees, training = Degrees(ep=32), Training(4096)
+    many = replace(MIXTRAL, num_experts=32)
+    inside, outside = 2 * 4096 * 4096 * 2 * 7 / 8, 2 * 4096 * 4096 * 7 / 4 * 3 / 4
+    slow_network = 22e-6 + outside / NIC + 3 * 9.6e-6
+    found = expert_parallel(many, "moe", GPU, degrees, training, NIC)
+    assert found.forward == found.backward == pytest.approx(2 * slow_network)
+    slow_domain = 22e-6 + inside / (450e9 * 0.6) + 7 * 3.4e-6
+    found = expert_parallel(many, "moe", GPU, degrees, training, 100 * NIC)
+    assert found.forward == pytest.approx(2 * slow_domain)
 
 
 def test_node_limited_routing_crosses_the_network_less() -> None:
@@ -140,7 +230,16 @@ def test_node_limited_routing_crosses_the_network_less() -> None:
     assert outside == pytest.approx(row * 4 * 7 / 8)
     assert inside == pytest.approx(row * 8 * 7 / 8)
     free = replace(DEEPSEEK_V3, num_routing_groups=None, routing_groups_per_token=None)
-    assert expert_parallel_bytes(free, GPU, degrees, training)[1] > outside
+    visits = 8 * (1 - (7 / 8) ** 8)
+    assert visits > 4
+    assert expert_parallel_bytes(free, GPU, degrees, training) == (
+        inside,
+        pytest.approx(row * visits * 7 / 8),
+    )
+    two = Degrees(ep=16)
+    assert expert_parallel_bytes(DEEPSEEK_V3, GPU, two, training) == expert_parallel_bytes(
+        free, GPU, two, training
+    )
 
 
 def test_expert_tensor_parallelism_adds_collectives() -> None:
@@ -180,8 +279,8 @@ def test_faster_fabrics_never_slow_a_layer(ep: int, cp: int, factor: float) -> N
     faster = replace(GPU, scale_up_bytes_per_s=GPU.scale_up_bytes_per_s * factor)
     for gpu, nic in ((faster, NIC), (GPU, NIC * factor)):
         for kind in ("dense", "moe"):
-            new = tensor_parallel(DEEPSEEK_V3, kind, gpu, degrees, training, nic)
-            old = tensor_parallel(DEEPSEEK_V3, kind, GPU, degrees, training, NIC)
+            new = tensor_parallel(DEEPSEEK_V3, kind, gpu, degrees, training, nic, STACK)
+            old = tensor_parallel(DEEPSEEK_V3, kind, GPU, degrees, training, NIC, STACK)
             assert new.forward <= old.forward
         ring = context_parallel(DEEPSEEK_V3, gpu, degrees, training, nic)
         assert ring.backward <= context_parallel(DEEPSEEK_V3, GPU, degrees, training, NIC).backward

@@ -6,7 +6,17 @@ import pytest
 
 from planner.instance import catalog
 from planner.instance.model import ModelSpec
-from planner.instance.presets import gpu, model, protocol
+from planner.instance.presets import gpu, model, protocol, stack
+from planner.instance.stack import StackSpec
+
+NUMBERS = (
+    "tp_exposed",
+    "ep_exposed",
+    "fsdp_exposed",
+    "routing_factor",
+    "host_floor_s",
+    "fixed_s",
+)
 
 
 def parameters(spec: ModelSpec, *, active: bool = False) -> int:
@@ -66,8 +76,9 @@ def test_layer_kinds() -> None:
 @pytest.mark.parametrize("name", catalog.names("gpus"))
 def test_every_gpu_figure_has_a_source(name: str) -> None:
     spec = gpu(name)
-    figures = set(type(spec).model_fields) - {"name", "sources"}
+    figures = set(type(spec).model_fields) - {"name", "sources", "profile"}
     assert figures == set(spec.sources)
+    assert spec.profile is None
     assert {"bf16", "fp16"} <= set(spec.peak_flops)
     assert spec.scale_up_domain % spec.gpus_per_node == 0
 
@@ -91,6 +102,39 @@ def test_protocols(name: str) -> None:
     assert (spec.loss_rule == "erasure") == (spec.code_rate < 1)
 
 
+def test_a_stack_is_six_numbers_and_facts_of_its_design() -> None:
+    numeric = [name for name, f in StackSpec.model_fields.items() if f.annotation is float]
+    assert tuple(numeric) == NUMBERS
+    facts = {"attention_kernel", "selective_recompute", "sequence_parallel", "flat_rings"}
+    assert set(StackSpec.model_fields) - {"name", "source", "fitted", *NUMBERS} == facts
+
+
+@pytest.mark.parametrize("name", catalog.names("stacks"))
+def test_stacks(name: str) -> None:
+    spec = stack(name)
+    assert spec.name == name
+    assert spec.source
+    assert set(spec.fitted) <= set(NUMBERS)
+    assert len(set(spec.fitted)) == len(spec.fitted) > 0
+    assert all(0 <= getattr(spec, number) <= 1 for number in NUMBERS[:3])
+    assert 0.5 < spec.routing_factor < 10
+    assert 0 < spec.host_floor_s < 2e-3 < spec.fixed_s < 0.1
+    hash(spec)
+
+
+def test_facts_of_stacks() -> None:
+    assert {n for n in catalog.names("stacks") if not stack(n).sequence_parallel} == {
+        "megatron-2021",
+        "deepspeed-2021",
+    }
+    assert {n for n in catalog.names("stacks") if stack(n).flat_rings} == {"deepspeed-2021"}
+    assert stack("torchtitan").selective_recompute == "operators"
+    assert stack("megatron-core").selective_recompute == "attention"
+    assert stack("megatron-2021").attention_kernel == "unfused"
+    assert stack("fsdp").attention_kernel == "triton"
+
+
 def test_names_ignore_letter_case() -> None:
     assert catalog.canonical("gpus", "h100") == "H100"
+    assert catalog.canonical("stacks", "JAX") == "jax"
     assert catalog.canonical("gpus", "h1000") is None

@@ -115,7 +115,20 @@ def keys(schema: Any) -> set[str]:
 
 
 KEYS = sorted(keys(json_schema()) | {"preset", "model_type", "architectures", "text_config"})
-WORDS = ["H100", "llama3-8b", "a", "b", "400 Gb/s", "3 km", "1f1b", "ecmp", "llama", "1:4"]
+WORDS = [
+    "H100",
+    "torchtitan",
+    "fp8_rowwise",
+    "llama3-8b",
+    "a",
+    "b",
+    "400 Gb/s",
+    "3 km",
+    "1f1b",
+    "ecmp",
+    "llama",
+    "1:4",
+]
 SCALARS = (
     st.none()
     | st.booleans()
@@ -158,6 +171,25 @@ VALID: dict[str, Any] = json.loads(
     .model_copy(update={"description": "every key"})
     .model_dump_json(by_alias=True)
 )
+VALID["cluster"]["sites"][0]["gpu"]["profile"] = {
+    "source": "measured",
+    "efficiency": {
+        "bf16": {
+            "gemm": 0.7,
+            "grouped_gemm": 0.5,
+            "attention": 0.4,
+            "memory": 0.8,
+            "m0": 1,
+            "n0": 2,
+            "s0": 3,
+            "launch_s": 1e-6,
+        }
+    },
+    "products": [
+        {"precision": "bf16", "m": 1, "n": 2, "k": 3, "groups": 4, "time_s": 1e-3},
+        {"precision": "fp8", "m": 1, "n": 2, "k": 3, "time_s": 1e-3},
+    ],
+}
 PLACES = places(VALID)
 
 
@@ -177,6 +209,10 @@ def test_any_change_to_a_valid_document(
     else:
         parent[place[-1]] = value
     load(document)
+
+
+def test_the_document_that_is_changed_loads() -> None:
+    assert load_instance(VALID).cluster.sites[0].gpu.profile is not None
 
 
 @given(st.binary(max_size=200))

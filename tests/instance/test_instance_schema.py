@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from planner.instance.checks import pipeline_degrees
 from planner.instance.errors import InputError, dotted, nearest, one_line
 from planner.instance.load import load_instance, narrowed
+from planner.instance.presets import gpu, stack
+from planner.instance.profile import PEAK_OF, Precision
 from planner.instance.schema import Instance, json_schema
 from planner.instance.search_space import Search
 
@@ -62,6 +64,65 @@ def test_presets_with_overrides() -> None:
     instance = load_instance(changed)
     assert (instance.model.name, instance.model.num_layers) == ("half", 16)
     assert instance.cluster.sites[0].nic_gbps == 200
+
+
+def test_the_stack_is_a_name_a_changed_entry_or_fields() -> None:
+    assert load_instance(document()).stack == stack("megatron-core")
+    assert load_instance(document(stack="TorchTitan")).stack == stack("torchtitan")
+    changed = load_instance(document(stack={"preset": "jax", "fixed_s": "30 ms"})).stack
+    assert changed == stack("jax").model_copy(update={"fixed_s": 0.03})
+    shares = {"tp_exposed": 0.1, "ep_exposed": 0.2, "fsdp_exposed": 0.3}
+    own = load_instance(document(stack=shares)).stack
+    assert (own.name, own.routing_factor, own.host_floor_s, own.fixed_s) == ("custom", 1, 0, 0)
+    assert (own.attention_kernel, own.sequence_parallel, own.flat_rings) == ("fused", True, False)
+
+
+def with_profile(**profile: Any) -> dict[str, Any]:
+    changed = document()
+    changed["cluster"]["sites"][0]["gpu"] = {"preset": "H100", "profile": profile}
+    return changed
+
+
+def test_a_profile_keeps_the_rest_of_the_gpu() -> None:
+    product = {"precision": "bf16", "m": 8192, "n": 4096, "k": 1024, "time_s": "0.25 ms"}
+    constants = {"gemm": 0.7, "grouped_gemm": 0.5, "attention": 0.4, "memory": 0.8}
+    instance = load_instance(with_profile(products=[product], efficiency={"bf16": constants}))
+    ours = instance.cluster.sites[0].gpu
+    assert ours.model_copy(update={"profile": None}) == gpu("H100")
+    profile = ours.profile
+    assert profile is not None
+    assert profile.product_times_s == {("bf16", 8192, 4096, 1024, 1): 0.00025}
+    assert profile.efficiency["bf16"].gemm == 0.7
+    assert profile.efficiency["bf16"].launch_s == 0
+    again = load_instance(json.loads(instance.model_dump_json(by_alias=True)))
+    assert again == instance
+    assert hash(again) == hash(instance)
+
+
+def test_products_of_a_profile_differ_in_anything_but_time() -> None:
+    product = {"precision": "bf16", "m": 8, "n": 4, "k": 2, "time_s": 1e-6}
+    others = [{**product, key: 16} for key in ("m", "n", "k", "groups")]
+    others.append({**product, "precision": "fp8"})
+    assert load_instance(with_profile(products=[product, *others])).cluster.sites[0].gpu.profile
+    with pytest.raises(InputError, match=r"products\[5\]: products\[2\] is the same product"):
+        load_instance(with_profile(products=[product, *others[:-1], {**others[1], "time_s": 1}]))
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+def test_every_precision_needs_its_peak(precision: str) -> None:
+    changed = document()
+    changed["training"]["precision"] = precision
+    peak = {PEAK_OF.get(precision, precision): "1 PFLOP/s"}  # type: ignore[call-overload]
+    for site in changed["cluster"]["sites"]:
+        site["gpu"] = {"preset": "H100", "peak_flops": peak}
+    assert load_instance(changed).training.precision == precision
+    changed["cluster"]["sites"][1]["gpu"]["peak_flops"] = {
+        other: "1 PFLOP/s"
+        for other in get_args(Precision)
+        if other not in PEAK_OF and other not in peak
+    }
+    with pytest.raises(InputError, match=rf"sites\[1\]\.gpu: GPU H100 has no {precision} peak"):
+        load_instance(changed)
 
 
 def test_a_validated_instance_round_trips() -> None:
