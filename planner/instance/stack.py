@@ -33,6 +33,16 @@ class StackSpec(Frozen):
     selective_recompute: Literal["attention", "operators"] = "attention"
     """What ``selective`` runs again: the core attention and the norms (Megatron), or all but the
     core attention and every second matrix product (torchtitan)."""
+    loss_kernel: Literal["fused", "compiled", "eager"] = "fused"
+    """``fused`` turns the logits into their gradient in one kernel (Megatron), ``compiled`` keeps
+    no single-precision copy of them, ``eager`` keeps three."""
+    optimizer_kernel: Literal["fused", "foreach"] = "fused"
+    """``foreach`` runs the update operation by operation over all tensors, with temporaries."""
+    shards_master_weights: Flag = False
+    """True where fully sharded weights are in single precision and gathered in half (FSDP2)."""
+    eight_bit_inputs: Flag = False
+    """True where linear layers in 8-bit precision keep their inputs in 8 bits (Transformer
+    Engine)."""
     sequence_parallel: Flag = True
     """False where norms and residuals are repeated on every tensor-parallel rank."""
     flat_rings: Flag = False

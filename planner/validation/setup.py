@@ -195,7 +195,7 @@ class _Reader:
             raise SkippedRunError(str(first_input_error(error, Instance))) from None
 
     def stack_fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"preset": self.stack}
+        fields: dict[str, Any] = {"preset": self.stack, **defaults.kernels_of(self.run)}
         if self.parallel.sp is not None:
             fields["sequence_parallel"] = self.parallel.sp
         return fields
@@ -298,7 +298,8 @@ class _Reader:
             sync="hierarchical",
             layers=layer_split(instance.model.num_layers, chunks, instance.model.num_mtp_layers),
             replicas=((degrees.dp,),) * degrees.pp,
-            flows=(((0, 0, degrees.dp),),) * num_boundaries(kind, degrees.pp, degrees.virtual_stages),
+            flows=(((0, 0, degrees.dp),),)
+            * num_boundaries(kind, degrees.pp, degrees.virtual_stages),
             protocols={},
         )
 
