@@ -69,9 +69,11 @@ def transient_bytes(
     Gradients of one block: feed-forward ``6f`` per token (``4f`` if not gated), MoE
     ``K(6fe + 4h·etp)·imbalance + 6fs``; or, if larger, of attention that is not fused: gradients
     of scores and softmax ``4as``, and with ``selective`` what it recomputes, ``5as``. What the
-    backward of a whole layer recomputes (``full``, or ``selective`` by operator) comes on top.
+    backward of a whole layer recomputes (``full``, or ``selective`` by operator) comes on top, and
+    with TP and sequence parallelism the gathered input of the block, ``2h`` on every rank.
 
-    Source: reference cost model 2.4; Korthikanti 2022, 4.1 and 5.
+    Source: reference cost model 2.4; Korthikanti 2022, 4.1, 4.2.2 (gathered inputs are gathered
+    again in the backward) and 5.
     """
     inner = 6 if model.gated else 4
     if kind == "dense":
@@ -89,6 +91,8 @@ def transient_bytes(
         whole = layer_activation_bytes(model, kind, degrees, training, "none", stack)
         kept = layer_activation_bytes(model, kind, degrees, training, recompute, stack)
         total += whole if recompute == "full" else whole - kept
+    if degrees.tp > 1 and stack.sequence_parallel:
+        total += Width(whole=2 * model.hidden_size).bytes(degrees, training, stack)
     return total
 
 
@@ -116,19 +120,16 @@ def sharding_working_bytes(
 def communication_bytes(
     model: ModelShape, degrees: ShardedDegrees, training: Training, stack: Stack
 ) -> int:
-    """Buffers of communication that are not kept as activations.
+    """Buffers of communication between stages and around the ring of context parallelism.
 
-    - TP with sequence parallelism: the gathered input of a block, ``2h`` per token, on every rank.
     - CP: keys and values of :data:`RING_BUFFERS` other ranks.
     - PP: a received activation and a received gradient, ``2h`` each.
 
-    Source: Korthikanti 2022, 4.2.2 (gathered inputs are not stored); Megatron-Core
+    Source: ring attention (arXiv 2310.01889); Megatron-Core
     ``pipeline_parallel/p2p_communication.py``.
     """
     h, heads = model.hidden_size, model.num_heads
     width = Width()
-    if degrees.tp > 1 and stack.sequence_parallel:
-        width = width.plus(Width(whole=2 * h))
     if degrees.cp > 1:
         if model.attention == "mla":
             block = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim + model.v_head_dim)
