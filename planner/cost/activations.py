@@ -66,7 +66,9 @@ def layer_activation_bytes(
     - GQA: ``2h + x·h + 4d(a+k) + 4a``, and ``a·d`` for an 8-bit copy of the output;
       MLA: ``4h + 2(2rq + 2rkv + dr) + 4a(dn+dr+dv)``;
     - dense: ``2h + x·h + (4+x)f`` gated, ``2h + x·h + (2+x)f`` otherwise;
-      MoE: ``4h + K(x·h·etp + (4+x)fe)·imbalance + (4+x)fs``.
+      MoE: ``4h + K(x·h·etp + (4+x)fe)·imbalance + (4+x)fs``, and ``K(2h·etp + 2fe)·imbalance`` more
+      where the experts run as separate kernels: their weighted sum needs every expert's output,
+      the product of the gate its activation.
 
     ``selective`` drops what the core attention and the norms can recompute: the softmax statistics
     ``4a`` and both norms' outputs. With fused attention the scores are never kept, so little is
@@ -78,7 +80,8 @@ def layer_activation_bytes(
     ``10h`` is along the residual stream, without ``5as`` with ``selective``.
 
     Source: reference cost model 2.2 and 2.3; Korthikanti 2022 (arXiv 2205.05198) table 2;
-    Transformer Engine (8-bit inputs); torchtitan ``apply_ac`` (every second ``aten.mm``).
+    Transformer Engine (8-bit inputs); torchtitan ``apply_ac`` (every second ``aten.mm``);
+    mlc-ai/pith-train ``tools/memory_estimator`` (separate kernels).
     """
     return layer_width(model, kind, degrees, training, recompute, stack).bytes(
         degrees, training, stack
@@ -108,7 +111,7 @@ def layer_width(
         return Width(10 * h, 24 * h).plus(scores)
     kept_input = _input_bytes(training, stack)
     width = _attention_width(model, degrees, kept_input)
-    width = width.plus(_feed_forward_width(model, kind, degrees, training, kept_input))
+    width = width.plus(_feed_forward_width(model, kind, degrees, training, stack))
     if recompute == "selective":
         statistics = 0 if model.attention == "mla" else 4 * model.num_heads
         norms = 2 if model.attention == "mla" else kept_input
@@ -208,12 +211,14 @@ def _attention_width(model: ModelShape, degrees: Degrees, kept_input: int) -> Wi
 
 
 def _feed_forward_width(
-    model: ModelShape, kind: LayerKind, degrees: Degrees, training: Training, kept_input: int
+    model: ModelShape, kind: LayerKind, degrees: Degrees, training: Training, stack: Stack
 ) -> Width:
-    h, inner = model.hidden_size, (4 if model.gated else 2) + kept_input
+    h, kept_input = model.hidden_size, _input_bytes(training, stack)
+    inner = (4 if model.gated else 2) + kept_input
     if kind == "dense":
         return Width((2 + kept_input) * h, inner * model.ffn_hidden_size)
-    routed = routed_width(model, degrees, training, kept_input, inner)
+    more = 0 if stack.expert_kernels == "fused" else 2
+    routed = routed_width(model, degrees, training, kept_input + more, inner + more)
     return Width(4 * h + routed, inner * model.shared_expert_ffn_hidden_size)
 
 

@@ -213,6 +213,10 @@ class Stack(Protocol):
         """How the loss is computed from the logits."""
 
     @property
+    def expert_kernels(self) -> Literal["fused", "separate"]:
+        """How gate, activation and weighted sum of routed experts run."""
+
+    @property
     def optimizer_kernel(self) -> Literal["fused", "foreach"]:
         """How the optimizer step runs."""
 

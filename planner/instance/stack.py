@@ -36,6 +36,8 @@ class StackSpec(Frozen):
     loss_kernel: Literal["fused", "compiled", "eager"] = "fused"
     """``fused`` turns the logits into their gradient in one kernel (Megatron), ``compiled`` keeps
     no single-precision copy of them, ``eager`` keeps three."""
+    expert_kernels: Literal["fused", "separate"] = "fused"
+    """``separate`` keeps the activation of every gate and the output of every routed expert."""
     optimizer_kernel: Literal["fused", "foreach"] = "fused"
     """``foreach`` runs the update operation by operation over all tensors, with temporaries."""
     shards_master_weights: Flag = False
@@ -45,6 +47,8 @@ class StackSpec(Frozen):
     Engine)."""
     sequence_parallel: Flag = True
     """False where norms and residuals are repeated on every tensor-parallel rank."""
+    replicates_kv_heads: Flag = True
+    """False where TP must divide the key and value heads."""
     flat_rings: Flag = False
     """True where a collective over several scale-up domains is one ring with one NIC per domain."""
     source: str = ""
