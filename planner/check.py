@@ -40,12 +40,18 @@ class StageMemory(NamedTuple):
     state_mib: int
     activations_mib: int
     working_mib: int
+    step_mib: int
+    """What the optimizer step allocates; then no activations are alive."""
     limit_mib: int
 
     @property
     def peak_mib(self) -> int:
-        """State, activations and working set together."""
-        return self.state_mib + self.activations_mib + self.working_mib
+        """State, and the larger of activations with working set and the optimizer step."""
+        return self.state_mib + max(self.activations_mib + self.working_mib, self.step_mib)
+
+    def is_tight(self, share: float) -> bool:
+        """Whether less than ``share`` of the limit is left."""
+        return self.limit_mib - self.peak_mib < share * self.limit_mib
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,8 @@ class CheckReport:
     """Verdict on one plan.
 
     ``time_us`` is Z where the plan is complete enough to be priced, whether or not every rule
-    holds; ``feasible`` says that none is violated.
+    holds; ``feasible`` says that none is violated. Stages that leave less than ``tight_share`` of
+    their memory limit are called tight.
     """
 
     feasible: bool
@@ -72,6 +79,7 @@ class CheckReport:
     time_us: int | None
     breakdown_us: dict[str, int]
     memory: tuple[StageMemory, ...]
+    tight_share: float
 
     def to_json(self) -> dict[str, Any]:
         """The report as one JSON object, times in seconds."""
@@ -81,12 +89,13 @@ class CheckReport:
             "iteration_time_s": None if self.time_us is None else self.time_us / 1e6,
             "iteration_time_us": self.time_us,
             "breakdown": {name: us / 1e6 for name, us in self.breakdown_us.items()},
-            "memory": memory_to_json(self.memory),
+            "memory": memory_to_json(self.memory, self.tight_share),
+            "memory_tight": any(row.is_tight(self.tight_share) for row in self.memory),
         }
 
 
-def memory_to_json(rows: Iterable[StageMemory]) -> list[dict[str, Any]]:
-    """Memory rows with bytes in place of MiB."""
+def memory_to_json(rows: Iterable[StageMemory], tight_share: float) -> list[dict[str, Any]]:
+    """Memory rows with bytes in place of MiB; tight are those that leave less than the share."""
     return [
         {
             "stage": row.stage,
@@ -94,8 +103,10 @@ def memory_to_json(rows: Iterable[StageMemory]) -> list[dict[str, Any]]:
             "state_bytes": row.state_mib << 20,
             "activation_bytes": row.activations_mib << 20,
             "working_bytes": row.working_mib << 20,
+            "optimizer_step_bytes": row.step_mib << 20,
             "peak_bytes": row.peak_mib << 20,
             "limit_bytes": row.limit_mib << 20,
+            "tight": row.is_tight(tight_share),
         }
         for row in rows
     ]
@@ -120,11 +131,16 @@ def check_plan(instance: Instance, plan: Plan) -> CheckReport:
     problem = Problem(instance)
     violations, layout = layout_violations(problem, plan)
     if layout is None:
-        return CheckReport(False, tuple(violations), None, {}, ())
+        return CheckReport(False, tuple(violations), None, {}, (), instance.tight_share)
     price = price_layout(problem, case_coefficients(problem, layout.degrees), layout)
     violations += memory_violations(price.memory)
     return CheckReport(
-        not violations, tuple(violations), price.time_us, price.breakdown_us, price.memory
+        not violations,
+        tuple(violations),
+        price.time_us,
+        price.breakdown_us,
+        price.memory,
+        instance.tight_share,
     )
 
 
@@ -134,12 +150,22 @@ def memory_violations(rows: Iterable[StageMemory]) -> list[Violation]:
         Violation(
             "memory",
             f"stage {row.stage} at site '{row.site}' needs {row.peak_mib / 1024:.2f} GiB a GPU "
-            f"({row.state_mib / 1024:.2f} state, {row.activations_mib / 1024:.2f} activations, "
-            f"{row.working_mib / 1024:.2f} working set), the limit is {row.limit_mib / 1024:.2f}",
+            f"({_memory_parts(row)}), the limit is {row.limit_mib / 1024:.2f}",
         )
         for row in rows
         if row.peak_mib > row.limit_mib
     ]
+
+
+def _memory_parts(row: StageMemory) -> str:
+    """The parts of the peak in GiB."""
+    state = f"{row.state_mib / 1024:.2f} state"
+    if row.step_mib > row.activations_mib + row.working_mib:
+        return f"{state}, {row.step_mib / 1024:.2f} optimizer step"
+    return (
+        f"{state}, {row.activations_mib / 1024:.2f} activations, "
+        f"{row.working_mib / 1024:.2f} working set"
+    )
 
 
 def price_layout(problem: Problem, co: CaseCoefficients, layout: Layout) -> Price:
@@ -454,8 +480,9 @@ def _memory(
         has_head = devices[-1] == s
         working = costs.head_working if has_head else costs.working
         state = dot(stages[s], costs.state)
+        step = dot(stages[s], costs.step) + costs.step_working
         rows += [
-            StageMemory(s, problem.sites[d].name, state, live, working, co.limit_mib[d])
+            StageMemory(s, problem.sites[d].name, state, live, working, step, co.limit_mib[d])
             for d in layout.hosts(s)
         ]
     return tuple(rows)

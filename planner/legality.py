@@ -85,11 +85,17 @@ def _degrees_rules(problem: Problem, plan: Plan) -> Iterator[Violation]:
     model, training, degrees = problem.model, problem.training, plan.degrees
     if plan.tp not in space.tp_range(problem):
         yield Violation("tp.range", f"tp = {plan.tp} is not one of {space.tp_range(problem)}")
-    elif not space.tp_legal(model, plan.tp):
+    elif not space.tp_legal(problem, plan.tp):
+        stack = problem.instance.stack
+        copies = (
+            " or be a multiple of them"
+            if stack.replicates_kv_heads
+            else f" (stack '{stack.name}' does not replicate them)"
+        )
         yield Violation(
             "tp.divides",
             f"tp = {plan.tp} must divide {model.num_heads} heads and the FFN width, and divide "
-            f"{model.num_kv_heads} KV heads or be a multiple of them",
+            f"{model.num_kv_heads} KV heads{copies}",
         )
     if plan.cp not in space.cp_range(problem):
         yield Violation("cp.range", f"cp = {plan.cp} is not one of {space.cp_range(problem)}")

@@ -10,7 +10,6 @@ from functools import lru_cache
 from math import gcd, lcm
 
 from planner.instance.checks import pipeline_degrees
-from planner.instance.schema import ModelSpec
 from planner.instance.search_space import (
     EXTRA_WARMUP,
     MICRO_BATCH_SIZES,
@@ -61,15 +60,20 @@ def dp_range(problem: Problem, micro_batch_size: int) -> tuple[int, ...]:
     return divisors(batch // micro_batch_size) if batch % micro_batch_size == 0 else ()
 
 
-def tp_legal(model: ModelSpec, tp: int) -> bool:
-    """``tp`` divides heads and FFN widths; KV heads split evenly or are replicated evenly."""
+def tp_legal(problem: Problem, tp: int) -> bool:
+    """``tp`` divides heads and FFN widths; KV heads split evenly or are replicated evenly.
+
+    Replication is up to the training software (``stack.replicates_kv_heads``).
+    """
+    model = problem.model
     widths = [model.num_heads]
     if "dense" in model.layer_kinds:
         widths.append(model.ffn_hidden_size)
     if model.shared_expert_ffn_hidden_size:
         widths.append(model.shared_expert_ffn_hidden_size)
     kv = model.num_kv_heads
-    return all(w % tp == 0 for w in widths) and (kv % tp == 0 or tp % kv == 0)
+    replicates = problem.instance.stack.replicates_kv_heads and tp % kv == 0
+    return all(w % tp == 0 for w in widths) and (kv % tp == 0 or replicates)
 
 
 def cp_legal(problem: Problem, cp: int) -> bool:

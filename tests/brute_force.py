@@ -308,11 +308,12 @@ def _tensor_degrees(problem: Problem) -> list[int]:
     widths = [model.num_heads, model.shared_expert_ffn_hidden_size]
     if "dense" in model.layer_kinds:
         widths.append(model.ffn_hidden_size)
-    kv = model.num_kv_heads
+    kv, copies = model.num_kv_heads, problem.instance.stack.replicates_kv_heads
     return [
         tp
         for tp in _powers_of_two(domain)
-        if all(width % tp == 0 for width in widths) and (kv % tp == 0 or tp % kv == 0)
+        if all(width % tp == 0 for width in widths)
+        and (kv % tp == 0 or (copies and tp % kv == 0))
     ]
 
 

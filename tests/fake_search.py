@@ -71,7 +71,7 @@ class Result:
             "tokens_per_s": 1234.5,
             "mfu": 0.4,
             "plan": None if self.plan is None else self.plan.to_json(),
-            "memory": memory_to_json(self.memory),
+            "memory": memory_to_json(self.memory, self.instance.tight_share),
         }
 
 

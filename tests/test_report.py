@@ -152,7 +152,7 @@ def test_runs_of_stages() -> None:
 
 
 def test_only_the_fullest_of_many_memory_rows_are_shown() -> None:
-    rows = tuple(StageMemory(s, "a", 1000, 100 * s, 10, 70_000) for s in range(64))
+    rows = tuple(StageMemory(s, "a", 1000, 100 * s, 10, 0, 70_000) for s in range(64))
     text = report(Status.OPTIMAL, memory=rows)
     assert "and 48 rows with more room" in text
     assert " 63 " in text

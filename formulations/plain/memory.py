@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formulations.algebra import Variable, linear_sum
+from formulations.algebra import Linear, Variable, linear_sum
 from formulations.plain.timing import stage_units, weighted
 from formulations.plain.variables import PlainVariables
 from planner.choices import ScheduleChoice
@@ -18,7 +18,11 @@ def memory_rows(v: PlainVariables) -> None:
         \\text{working}_o \\le \\text{limit}_d
 
     for every maximal vector (full, held) of live microbatches of the template, where schedule,
-    warm-up and option are chosen and site ``d`` runs stage ``s``.
+    warm-up and option are chosen and site ``d`` runs stage ``s``; and so do state and optimizer
+    step, when nothing else is alive:
+
+    .. math:: \\sum_u n_{s,u}\\,(\\text{state}_{o,u} + \\text{step}_{o,u}) + \\text{constant}
+        \\le \\text{limit}_d
     """
     limits: dict[int, list[int]] = {}
     for d, limit in enumerate(v.co.limit_mib):
@@ -33,6 +37,7 @@ def memory_rows(v: PlainVariables) -> None:
                 when = chosen + ([depth] if takes_warmup and len(v.in_flight[s]) > 1 else [])
                 vectors = live_counts(_template(v, choice, s, extra))[s]
                 _stage_rows(v, choice, s, vectors, limits, when)
+            _step_rows(v, choice, s, limits, chosen)
 
 
 def _template(v: PlainVariables, choice: ScheduleChoice, stage: int, extra: int) -> Template:
@@ -77,11 +82,35 @@ def _stage_rows(
                 )
                 for i, k in enumerate(chunks)
             )
-            need = state + live + working
-            for limit, sites in limits.items():
-                hosts = [v.host[s][d] for d in sites]
-                if len(sites) == v.num_sites:
-                    v.model.add(need <= limit, when + options, family="memory")
-                    continue
-                for host in hosts:
-                    v.model.add(need <= limit, [*when, *options, host], family="memory")
+            _within_limits(v, s, state + live + working, limits, when + options)
+
+
+def _step_rows(
+    v: PlainVariables,
+    choice: ScheduleChoice,
+    s: int,
+    limits: dict[int, list[int]],
+    when: list[Variable],
+) -> None:
+    counts = stage_units(v, v.devices(choice), s)
+    for costs, options in v.option_groups(v.co.memory):
+        if any(costs.step):
+            unit = tuple(kept + step for kept, step in zip(costs.state, costs.step, strict=True))
+            need = weighted(counts, unit) + costs.step_working
+            _within_limits(v, s, need, limits, when + options)
+
+
+def _within_limits(
+    v: PlainVariables,
+    s: int,
+    need: Linear,
+    limits: dict[int, list[int]],
+    when: list[Variable],
+) -> None:
+    """``need`` is within the limit of every site that runs stage ``s``."""
+    for limit, sites in limits.items():
+        if len(sites) == v.num_sites:
+            v.model.add(need <= limit, when, family="memory")
+            continue
+        for d in sites:
+            v.model.add(need <= limit, [*when, v.host[s][d]], family="memory")

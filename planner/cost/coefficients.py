@@ -13,7 +13,7 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from planner import space
-from planner.cost import collectives, compute, memory
+from planner.cost import activations, collectives, compute, memory, state
 from planner.cost.model_size import (
     LayerParameters,
     end_parameters,
@@ -80,6 +80,10 @@ class MemoryCosts(NamedTuple):
     working: int
     head_working: int
     """Working set of the device that runs the head, in place of ``working``."""
+    step: Units
+    """What the optimizer step allocates, when no activation is alive."""
+    step_working: int
+    """Working set of the optimizer step besides ``step``."""
 
 
 class SyncCosts(NamedTuple):
@@ -276,9 +280,9 @@ class CaseCoefficients:
         """Parameters of a unit that one GPU holds."""
         model = self.problem.model
         if unit == "embedding":
-            return memory.embedding_parameters(model, self.degrees)
+            return state.embedding_parameters(model, self.degrees)
         if unit == "head":
-            return memory.head_parameters(model, self.degrees)
+            return state.head_parameters(model, self.degrees)
         return layer_parameters_per_gpu(model, unit, self.degrees)  # type: ignore[arg-type]
 
     def _whole_parameters(self, unit: str) -> int:
@@ -355,7 +359,7 @@ class CaseCoefficients:
             width = self.problem.training.gradient_bytes
             scatter = self._shard_time("reduce_scatter", unit, gpu_class, width)
         if option.sharding == "zero3":
-            gather = self._shard_time("all_gather", unit, gpu_class, memory.WEIGHT_BYTES)
+            gather = self._shard_time("all_gather", unit, gpu_class, state.WEIGHT_BYTES)
         return gather, scatter
 
     def _shard_time(
@@ -371,11 +375,11 @@ class CaseCoefficients:
         held = self._parameters(unit)
         scale = 0 if latency_only else width
         return self._group_time(
-            op, memory.dense_shard(self.degrees), self.degrees.tp, held.dense * scale, gpu_class
+            op, state.dense_shard(self.degrees), self.degrees.tp, held.dense * scale, gpu_class
         ) + (
             self._group_time(
                 op,
-                memory.expert_shard(self.degrees),
+                state.expert_shard(self.degrees),
                 self.degrees.ep * self.degrees.etp,
                 held.experts * scale,
                 gpu_class,
@@ -407,8 +411,10 @@ class CaseCoefficients:
             if unit == "embedding":
                 return 0
             if unit == "head":
-                return memory.head_activation_bytes(model, degrees, training, recompute, self.stack)
-            return memory.layer_activation_bytes(
+                return activations.head_activation_bytes(
+                    model, degrees, training, recompute, self.stack
+                )
+            return activations.layer_activation_bytes(
                 model,
                 unit,  # type: ignore[arg-type]
                 degrees,
@@ -420,17 +426,25 @@ class CaseCoefficients:
         def held(unit: str) -> int:
             if unit in ("embedding", "head"):
                 return activation(unit)
-            return memory.layer_held_bytes(model, unit, degrees, training)  # type: ignore[arg-type]
+            return activations.layer_held_bytes(
+                model,
+                unit,  # type: ignore[arg-type]
+                degrees,
+                training,
+                self.stack,
+            )
+
+        def kept_state(unit: str) -> int:
+            ends = unit in ("embedding", "head")
+            size = state.end_state_bytes if ends else state.state_bytes
+            held = size(self._parameters(unit), degrees, training, sharding, self.stack)
+            return _mib(held.total)
 
         active = self._per_unit(lambda unit: _mib(activation(unit)))
         kept = self._per_unit(lambda unit: _mib(held(unit)))
         arguments = (degrees, training, sharding, recompute, self.stack)
         return MemoryCosts(
-            state=self._per_unit(
-                lambda unit: _mib(
-                    memory.state_bytes(self._parameters(unit), degrees, training, sharding).total
-                )
-            ),
+            state=self._per_unit(kept_state),
             activation=active,
             split_activation=tuple(max(pair) for pair in zip(active, kept, strict=True)),
             held=kept,
@@ -438,6 +452,14 @@ class CaseCoefficients:
             head_working=max(
                 _mib(memory.head_working_bytes(model, k, *arguments)) for k in self.kinds
             ),
+            step=self._per_unit(
+                lambda unit: _mib(
+                    state.optimizer_step_bytes(
+                        self._parameters(unit), degrees, training, sharding, self.stack
+                    )
+                )
+            ),
+            step_working=_mib(memory.CONSTANT_BYTES),
         )
 
     def _optimizer(self, gpu_class: int, option: Option) -> Units:
@@ -445,7 +467,7 @@ class CaseCoefficients:
         return self._per_unit(
             lambda unit: _us(
                 compute.optimizer_time(
-                    memory.optimizer_parameters(
+                    state.optimizer_parameters(
                         self._parameters(unit), self.degrees, option.sharding
                     ),
                     gpu,
@@ -505,7 +527,7 @@ class CaseCoefficients:
             if not own_gather:
                 return 0.0
             return self._shard_time(
-                "all_gather", unit, gpu_class, memory.WEIGHT_BYTES, latency_only=latency_only
+                "all_gather", unit, gpu_class, state.WEIGHT_BYTES, latency_only=latency_only
             )
 
         reduce_latency = max(reduce(k, latency_only=True) for k in self.kinds)
@@ -527,7 +549,7 @@ class CaseCoefficients:
             gather_tail=min(_us(gather(k)) for k in self.kinds),
             reduce_nic=self._per_unit(lambda u: _us(sent[0] * self._whole_parameters(u) * width)),
             gather_nic=self._per_unit(
-                lambda u: _us(sent[1] * self._whole_parameters(u) * memory.WEIGHT_BYTES)
+                lambda u: _us(sent[1] * self._whole_parameters(u) * state.WEIGHT_BYTES)
             ),
             sequential=sync == "hierarchical",
         )
@@ -540,12 +562,12 @@ class CaseCoefficients:
         Without sharding the context-parallel ranks take part too.
         """
         held, degrees = self._parameters(unit), self.degrees
-        shard = 1 if option.sharding == "ddp" else memory.dense_shard(degrees)
+        shard = 1 if option.sharding == "ddp" else state.dense_shard(degrees)
         ranks = groups * (degrees.cp if option.sharding == "ddp" else 1)
         seconds = self._all_reduce(ranks, degrees.tp * shard, held.dense / shard * width, gpu_class)
         if held.experts:
             group = degrees.ep * degrees.etp
-            shard = 1 if option.sharding == "ddp" else memory.expert_shard(degrees)
+            shard = 1 if option.sharding == "ddp" else state.expert_shard(degrees)
             ranks = max(1, groups * degrees.dp_shard * degrees.cell_gpus // (group * shard))
             seconds += self._all_reduce(
                 ranks, group * shard, held.experts / shard * width, gpu_class
@@ -594,7 +616,7 @@ class CaseCoefficients:
         def amount(share: float, size: int) -> Units:
             return self._per_unit(lambda u: _mib(share * size * self._whole_parameters(u)))
 
-        gradient, parameter = amount(gradients, width), amount(parameters, memory.WEIGHT_BYTES)
+        gradient, parameter = amount(gradients, width), amount(parameters, state.WEIGHT_BYTES)
         layers = range(len(self.kinds))
         return ExchangeCosts(
             gradient=gradient,

@@ -209,6 +209,26 @@ class Stack(Protocol):
         """What ``selective`` runs again."""
 
     @property
+    def loss_kernel(self) -> Literal["fused", "compiled", "eager"]:
+        """How the loss is computed from the logits."""
+
+    @property
+    def expert_kernels(self) -> Literal["fused", "separate"]:
+        """How gate, activation and weighted sum of routed experts run."""
+
+    @property
+    def optimizer_kernel(self) -> Literal["fused", "foreach"]:
+        """How the optimizer step runs."""
+
+    @property
+    def shards_master_weights(self) -> bool:
+        """True where ``zero3`` shards the master copy and gathers from it."""
+
+    @property
+    def eight_bit_inputs(self) -> bool:
+        """True where linear layers in 8-bit precision keep their inputs in 8 bits."""
+
+    @property
     def flat_rings(self) -> bool:
         """True where a collective over several domains is one ring with one NIC per domain."""
 
@@ -311,6 +331,10 @@ class Training(Protocol):
     @property
     def gradient_bytes(self) -> int:
         """Bytes of one accumulated gradient."""
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Bytes of master copy and moments per parameter."""
 
     @property
     def causal(self) -> bool:

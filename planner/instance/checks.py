@@ -64,6 +64,8 @@ def _tp(instance: Instance, tp: int) -> str | None:
     if model.shared_expert_ffn_hidden_size % tp:
         return f"does not divide the shared expert width {model.shared_expert_ffn_hidden_size}"
     heads = model.num_kv_heads
+    if model.attention == "gqa" and heads % tp and not instance.stack.replicates_kv_heads:
+        return f"does not divide the {heads} KV heads, which the stack does not replicate"
     if model.attention == "gqa" and heads % tp and tp % heads:
         return f"neither divides the {heads} KV heads nor is a multiple of them"
     return None

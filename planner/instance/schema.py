@@ -52,6 +52,9 @@ class Training(Frozen):
     optimizer: Literal["adam"] = "adam"
     gradient_bytes: Literal[4, 2] = 4
     """Bytes per gradient element, in memory and on the wire."""
+    optimizer_bytes: Literal[12, 8, 4] = 12
+    """Bytes of master copy and moments per parameter: single precision each (12), two moments
+    without a master copy or half-precision moments (8), two half-precision moments alone (4)."""
     causal: Flag = True
     routing_imbalance: Annotated[float, number(1, 1000)] = 1.0
     """Largest over mean number of tokens per expert-parallel rank."""
@@ -73,6 +76,8 @@ class Instance(Frozen):
     training: Training
     memory_reserve: BytesOrZero = 0
     """Bytes per GPU kept free of the plan, where a site gives no limit of its own."""
+    tight_share: Annotated[float, number(0, 1, below=True)] = 0.05
+    """A plan that leaves less than this share of a memory limit is called tight."""
     cluster: Cluster
     search: Search = Search()
     stack: Annotated[

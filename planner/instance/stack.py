@@ -33,8 +33,22 @@ class StackSpec(Frozen):
     selective_recompute: Literal["attention", "operators"] = "attention"
     """What ``selective`` runs again: the core attention and the norms (Megatron), or all but the
     core attention and every second matrix product (torchtitan)."""
+    loss_kernel: Literal["fused", "compiled", "eager"] = "fused"
+    """``fused`` turns the logits into their gradient in one kernel (Megatron), ``compiled`` keeps
+    no single-precision copy of them, ``eager`` keeps three."""
+    expert_kernels: Literal["fused", "separate"] = "fused"
+    """``separate`` keeps the activation of every gate and the output of every routed expert."""
+    optimizer_kernel: Literal["fused", "foreach"] = "fused"
+    """``foreach`` runs the update operation by operation over all tensors, with temporaries."""
+    shards_master_weights: Flag = False
+    """True where fully sharded weights are in single precision and gathered in half (FSDP2)."""
+    eight_bit_inputs: Flag = False
+    """True where linear layers in 8-bit precision keep their inputs in 8 bits (Transformer
+    Engine)."""
     sequence_parallel: Flag = True
     """False where norms and residuals are repeated on every tensor-parallel rank."""
+    replicates_kv_heads: Flag = True
+    """False where TP must divide the key and value heads."""
     flat_rings: Flag = False
     """True where a collective over several scale-up domains is one ring with one NIC per domain."""
     fitted: tuple[str, ...] = ()

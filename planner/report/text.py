@@ -62,7 +62,7 @@ def render_solve(result: SolveResult, console: Console) -> None:
         _title(f"Placement ({result.plan.placement_kind}; replicas of every stage)", console)
         print_placement(result.instance, result.plan, console)
         _print_time(result.breakdown_us, console)
-        _print_memory(result.memory, console)
+        _print_memory(result.memory, result.instance.tight_share, console)
         _print_links(result.provenance.get("link_bytes"), console)
     _title("Proof", console)
     _print_pairs(_proof_pairs(result), console)
@@ -78,7 +78,7 @@ def render_check(report: CheckReport, console: Console) -> None:
         return
     _print_pairs({"iteration": exact_seconds(report.time_us)}, console)
     _print_time(report.breakdown_us, console)
-    _print_memory(report.memory, console)
+    _print_memory(report.memory, report.tight_share, console)
 
 
 def render_simulation(simulation: Simulation, console: Console) -> None:
@@ -193,12 +193,12 @@ def _print_time(breakdown_us: Mapping[str, float], console: Console) -> None:
     console.print(table)
 
 
-def _print_memory(rows: Sequence[StageMemory], console: Console) -> None:
+def _print_memory(rows: Sequence[StageMemory], tight_share: float, console: Console) -> None:
     """Memory of a GPU of every stage, equal stages together, the fullest ones where many differ."""
     if not rows:
         return
     by_stage = [
-        (stage, tuple((row.site, row[2:]) for row in group))
+        (stage, tuple((row.site, row._replace(stage=0, site="")) for row in group))
         for stage, group in groupby(rows, key=lambda row: row.stage)
     ]
     lines = []
@@ -206,7 +206,7 @@ def _print_memory(rows: Sequence[StageMemory], console: Console) -> None:
         stages = list(run)
         for figures, entries in _grouped(stages[0][1], key=lambda entry: entry[1]):
             lines.append((stages[0][0], stages[-1][0], [site for site, _ in entries], figures))
-    kept = sorted(lines, key=lambda line: line[3][3] - sum(line[3][:3]))[:MOST_MEMORY_ROWS]
+    kept = sorted(lines, key=lambda line: line[3].limit_mib - line[3].peak_mib)[:MOST_MEMORY_ROWS]
     table = Table(box=None, padding=(0, 1, 0, 2), header_style="bold")
     table.add_column("stage", justify="right", no_wrap=True)
     table.add_column("site", ratio=1)
@@ -214,13 +214,13 @@ def _print_memory(rows: Sequence[StageMemory], console: Console) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
         if line in kept:
-            first, last, sites, (state, live, work, limit) = line
-            peak = state + live + work
-            sizes = [gib(mib) for mib in (state, live, work, peak, limit)]
+            first, last, sites, row = line
+            limit, peak = row.limit_mib, row.peak_mib
+            sizes = (row.state_mib, row.activations_mib, row.working_mib, peak, limit)
             table.add_row(
                 span(first, last),
                 name_list(sites, most=2),
-                *sizes,
+                *(gib(mib) for mib in sizes),
                 f"{100 * (limit - peak) / limit:.1f} %",
                 style="red" if peak > limit else None,
             )
@@ -228,6 +228,10 @@ def _print_memory(rows: Sequence[StageMemory], console: Console) -> None:
     console.print(table)
     if len(lines) > len(kept):
         _indented(f"and {len(lines) - len(kept)} rows with more room", console)
+    if any(row.step_mib > row.activations_mib + row.working_mib for row in rows):
+        _indented("the peak of a stage is its optimizer step", console)
+    if any(row.is_tight(tight_share) and row.peak_mib <= row.limit_mib for row in rows):
+        _indented(f"tight: less than {percent(tight_share)} of a limit is free", console)
 
 
 def _print_links(link_bytes: Mapping[str, float] | None, console: Console) -> None:

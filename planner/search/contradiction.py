@@ -143,7 +143,7 @@ def _obstacle(
 ) -> tuple[int, int, str, str, dict[str, int]]:
     """The first rule that a case breaks, in the order in which they are looked at."""
     model, gpus = problem.model, case.gpus
-    if not space.tp_legal(model, case.tp):
+    if not space.tp_legal(problem, case.tp):
         return 0, gpus, "tp.divides", f"tp = {case.tp} does not divide the model", {"tp": case.tp}
     if not space.cp_legal(problem, case.cp):
         return (

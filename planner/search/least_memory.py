@@ -66,16 +66,15 @@ def legal_cases(problem: Problem, tree: Tree) -> Iterator[Degrees]:
 
     Cases that differ in their chunks alone come as the one with the fewest.
     """
-    model = problem.model
     gpus = problem.search.gpus_used
     for box in tree.shapes():
         shape = box.shape
-        if not (space.tp_legal(model, shape.tp) and space.cp_legal(problem, shape.cp)):
+        if not (space.tp_legal(problem, shape.tp) and space.cp_legal(problem, shape.cp)):
             continue
         cells = sum(problem.cells(d, shape.tp, shape.cp) for d in range(len(problem.sites)))
         least_chunks = min(box.virtual_stages)
         for pp in box.pp:
-            if pp * least_chunks > model.num_layers:
+            if pp * least_chunks > problem.model.num_layers:
                 continue
             for dp in box.dp:
                 if dp * pp > cells:
@@ -84,7 +83,7 @@ def legal_cases(problem: Problem, tree: Tree) -> Iterator[Degrees]:
                     continue
                 for shard in tree.dp_shard(dp):
                     case = shape.case(pp, least_chunks, dp, shard)
-                    if space.expert_groups_legal(case, model.num_experts):
+                    if space.expert_groups_legal(case, problem.model.num_experts):
                         yield case
 
 

@@ -49,7 +49,8 @@ class Level(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One live vector of a stage: MiB per layer of a chunk and kind, and what comes on top."""
+    """One live vector of a stage, or its optimizer step: MiB per layer of a chunk and kind, and
+    what comes on top."""
 
     per_layer: tuple[tuple[int, ...], ...]
     on_top: int
@@ -127,8 +128,20 @@ class SplitNeeds:
                     on_top += unit[chunks.index(last)][co.units.index("head")]
                 kinds = range(len(co.kinds))
                 rows.append(_Row(tuple(tuple(u[k] for k in kinds) for u in unit), on_top))
+            if any(costs.step):
+                rows.append(self._step_row(costs, chunks, last))
             result.append(tuple(rows))
         return tuple(result)
+
+    def _step_row(self, costs: MemoryCosts, chunks: tuple[int, ...], last: int) -> _Row:
+        """The optimizer step of a stage."""
+        unit = tuple(kept + step for kept, step in zip(costs.state, costs.step, strict=True))
+        on_top = costs.step_working
+        if 0 in chunks:
+            on_top += unit[self.co.units.index("embedding")]
+        if last in chunks:
+            on_top += unit[self.co.units.index("head")]
+        return _Row((unit[: len(self.co.kinds)],) * len(chunks), on_top)
 
     def least(self, limits: Sequence[int]) -> Least:
         """The least largest (need ÷ limit) of any split, the stages' limits being ``limits``.

@@ -127,6 +127,7 @@ class SolveResult:
     def to_json(self) -> dict[str, Any]:
         """The solve document (see ``docs/solve_document.md``)."""
         has_plan = self.plan is not None
+        share = self.instance.tight_share
         return {
             "instance": self.instance.name,
             "status": self.status.value,
@@ -144,7 +145,8 @@ class SolveResult:
             "breakdown": {name: us / 1e6 for name, us in self.breakdown_us.items()}
             if has_plan
             else None,
-            "memory": memory_to_json(self.memory) if has_plan else None,
+            "memory": memory_to_json(self.memory, share) if has_plan else None,
+            "memory_tight": any(row.is_tight(share) for row in self.memory) if has_plan else None,
             "certificate": self.certificate,
             "provenance": self.provenance,
         }

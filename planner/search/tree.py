@@ -149,7 +149,7 @@ class Tree:
     def examine(self, box: Box) -> Closed | int:
         """A rule that closes a shape for good, or its lower bound in µs."""
         shape = box.shape
-        if not space.tp_legal(self.problem.model, shape.tp):
+        if not space.tp_legal(self.problem, shape.tp):
             return Closed(box, "infeasible", "tp.divides", None)
         if not space.cp_legal(self.problem, shape.cp):
             return Closed(box, "infeasible", "cp.divides", None)
@@ -284,7 +284,7 @@ class Tree:
     def _legal(self, case: Degrees) -> bool:
         model = self.problem.model
         return (
-            space.tp_legal(model, case.tp)
+            space.tp_legal(self.problem, case.tp)
             and space.cp_legal(self.problem, case.cp)
             and case.pp * case.virtual_stages <= model.num_layers
         )

@@ -105,6 +105,17 @@ def stack_of(run: Run) -> str | None:
     return name
 
 
+def kernels_of(run: Run) -> dict[str, str]:
+    """Fields of the stack that changed with its version, as the row's source is dated.
+
+    torchtitan of 2024 computed the loss eagerly (its ``train.py`` had the compilation of the loss
+    turned off) and its optimizer tensor by tensor (``foreach``, the default of PyTorch).
+    """
+    if run.stack == "torchtitan" and "_2024" in (run.source_url or ""):
+        return {"loss_kernel": "eager", "optimizer_kernel": "foreach"}
+    return {}
+
+
 def precision_of(text: str) -> str | None:
     """The precision that a source's wording means, or None."""
     wording = text.casefold()

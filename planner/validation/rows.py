@@ -119,6 +119,7 @@ class Run(_Record):
 
     id: str | int
     source: str
+    source_url: str | None = None
     stack: str | None = None
     table: str | None = None
     note: str | None = None

@@ -194,7 +194,7 @@ class _Reader:
             raise SkippedRunError(str(first_input_error(error, Instance))) from None
 
     def stack_fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"preset": self.stack}
+        fields: dict[str, Any] = {"preset": self.stack, **defaults.kernels_of(self.run)}
         if self.parallel.sp is not None:
             fields["sequence_parallel"] = self.parallel.sp
         return fields

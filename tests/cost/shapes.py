@@ -123,6 +123,7 @@ class Training:
     global_batch_size: int = 256
     precision: str = "bf16"
     gradient_bytes: int = 4
+    optimizer_bytes: int = 12
     causal: bool = True
     routing_imbalance: float = 1.0
 
