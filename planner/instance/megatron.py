@@ -79,7 +79,7 @@ def from_arguments(text: str, *, vocab_size: int | None = None) -> MegatronJob:
     training = {field: _number(flags, flag) for flag, field in _TRAINING.items() if flag in flags}
     for name, value in variables.items():
         field = _VARIABLES[name]
-        target = training if field == "global_batch_size" else plan
+        target: dict[str, Any] = training if field == "global_batch_size" else plan
         target.setdefault(field, _integer(name, value))
     required = {"--num-layers": model, "--hidden-size": model, "--num-attention-heads": model}
     required |= {"--vocab-size": model, "--seq-length": training, "--global-batch-size": training}

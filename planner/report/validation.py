@@ -13,10 +13,15 @@ from planner.validation.validate import Errors, Validation
 
 def render_validation(validation: Validation, console: Console) -> None:
     """Print errors per source, the ranking inside groups, and why rows were skipped."""
-    table = Table(title="Relative errors", title_justify="left", box=None, pad_edge=False)
-    table.add_column("source", overflow="ellipsis", no_wrap=True, min_width=24, max_width=30)
-    for name in ("time n", "mean", "median", "p90", "bias", "memory n", "mean", "worst", "bias"):
-        table.add_column(name, justify="right")
+    table = Table(
+        title="Errors in % of the measured time (left) and peak memory (right)",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
+    table.add_column("source", overflow="ellipsis", no_wrap=True, min_width=16, max_width=28)
+    for name in ("n", "mean", "med.", "p90", "bias", "n", "mean", "max", "bias"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=3 if name == "n" else 4)
     for source, parts in validation.summary.items():
         table.add_row(source, *_time(parts["time"]), *_memory(validation, source, parts["memory"]))
     console.print(table)
@@ -37,15 +42,19 @@ def render_validation(validation: Validation, console: Console) -> None:
         console.print(f"\nTaken from the defaults of the stacks: {listed}.", highlight=False)
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.1f} %"
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f}"
 
 
 def _time(errors: Errors) -> list[str]:
     if not errors.n:
         return [""] * 5
     shares = (errors.mape, errors.median_ape, errors.p90_ape, errors.bias)
-    return [str(errors.n), *(_percent(share) for share in shares)]
+    return [str(errors.n), *(_number(share) for share in shares)]
 
 
 def _memory(validation: Validation, source: str, errors: Errors) -> list[str]:
@@ -56,7 +65,7 @@ def _memory(validation: Validation, source: str, errors: Errors) -> list[str]:
         for row in validation.rows
         if source in (row.source, "overall") and (error := row.memory_error) is not None
     )
-    return [str(errors.n), _percent(errors.mape), _percent(worst), _percent(errors.bias)]
+    return [str(errors.n), _number(errors.mape), _number(worst), _number(errors.bias)]
 
 
 def _ranking(validation: Validation, console: Console) -> None:
