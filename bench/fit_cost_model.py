@@ -31,6 +31,7 @@ from bench.cost_fit import (  # noqa: E402
     fit_rows,
     gpu_type,
     prior,
+    refit,
 )
 from planner.instance import catalog  # noqa: E402
 
@@ -230,8 +231,8 @@ def cross_validate(runs: Path, folds: int, seed: int) -> None:
     for (gpu, name), members in sorted(groups.items()):
         mask = np.ones(len(model.rows), dtype=bool)
         mask[members] = False
-        part = fit(model, result.x, 2, mask)
-        found = errors(model, part.predicted_s, members)
+        predicted = model.predict(refit(model, result, mask), refresh=True, rows=members)
+        found = np.abs(predicted / np.exp(model.log_measured[members]) - 1)
         left += list(found)
         click.echo(
             f"  without {name} on {gpu}: n {len(members)} mean {found.mean():.3f} "
