@@ -158,6 +158,20 @@ def test_only_the_fullest_of_many_memory_rows_are_shown() -> None:
     assert " 63 " in text
 
 
+def test_tight_stages_and_optimizer_steps_are_told() -> None:
+    def text(activations: int, step: int) -> str:
+        row = StageMemory(0, "a", 1000, activations, 10, step, 10_000)
+        return report(Status.OPTIMAL, memory=(row,))
+
+    assert "tight" not in text(5_000, 0)
+    assert "tight: less than 5.00 % of a limit is free" in text(8_600, 0)
+    assert "optimizer step" not in text(8_600, 8_000)
+    stepping = text(4_000, 8_700)
+    assert "the peak of a stage is its optimizer step" in stepping
+    assert "tight" in stepping
+    assert "3.0 %" in stepping
+
+
 def test_a_refused_plan_names_its_rules() -> None:
     plan = tiny_plan().model_copy(update={"gpus_used": 5})
     checked = check_plan(load_instance("tiny"), plan)
