@@ -21,6 +21,7 @@ from planner.cost.coefficients import (
     Units,
     case_coefficients,
 )
+from planner.cost.profile_use import ProfileUse, profile_uses, profile_uses_to_json
 from planner.instance.schema import Instance
 from planner.layout import Layout, sync_pairs
 from planner.legality import Violation, layout_violations
@@ -64,7 +65,7 @@ class CheckReport:
     """Verdict on one plan.
 
     ``time_us`` is Z where the plan is complete enough to be priced, whether or not every rule
-    holds; ``feasible`` says that none is violated.
+    holds; ``feasible`` says that none is violated; ``profiles`` how far measured GPUs carry Z.
     """
 
     feasible: bool
@@ -72,6 +73,7 @@ class CheckReport:
     time_us: int | None
     breakdown_us: dict[str, int]
     memory: tuple[StageMemory, ...]
+    profiles: tuple[ProfileUse, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The report as one JSON object, times in seconds."""
@@ -82,6 +84,7 @@ class CheckReport:
             "iteration_time_us": self.time_us,
             "breakdown": {name: us / 1e6 for name, us in self.breakdown_us.items()},
             "memory": memory_to_json(self.memory),
+            **({"profile": profile_uses_to_json(self.profiles)} if self.profiles else {}),
         }
 
 
@@ -121,10 +124,16 @@ def check_plan(instance: Instance, plan: Plan) -> CheckReport:
     violations, layout = layout_violations(problem, plan)
     if layout is None:
         return CheckReport(False, tuple(violations), None, {}, ())
-    price = price_layout(problem, case_coefficients(problem, layout.degrees), layout)
+    co = case_coefficients(problem, layout.degrees)
+    price = price_layout(problem, co, layout)
     violations += memory_violations(price.memory)
     return CheckReport(
-        not violations, tuple(violations), price.time_us, price.breakdown_us, price.memory
+        not violations,
+        tuple(violations),
+        price.time_us,
+        price.breakdown_us,
+        price.memory,
+        profiles_of_layout(problem, co, layout),
     )
 
 
@@ -179,6 +188,20 @@ def memory_of_layout(
     """Peak memory of every stage at every site that runs it."""
     template = layout.template(co.num_microbatches)
     return _memory(problem, co, layout, template, chunk_units(co, layout.layers))
+
+
+def profiles_of_layout(
+    problem: Problem, co: CaseCoefficients, layout: Layout
+) -> tuple[ProfileUse, ...]:
+    """What the layout takes from the measurements of its GPUs."""
+    degrees = layout.degrees
+    devices = chunk_devices(layout.schedule, degrees.pp, degrees.virtual_stages)
+    units: dict[int, set[str]] = {}
+    for s, counts in enumerate(stage_units(chunk_units(co, layout.layers), devices, degrees.pp)):
+        names = {name for name, count in zip(co.units, counts, strict=True) if count}
+        for d in layout.hosts(s):
+            units.setdefault(d, set()).update(names)
+    return profile_uses(problem, degrees, units)
 
 
 def chunk_units(co: CaseCoefficients, layers: Sequence[int]) -> tuple[Units, ...]:
@@ -548,5 +571,6 @@ __all__ = [
     "memory_of_layout",
     "memory_violations",
     "price_layout",
+    "profiles_of_layout",
     "time_of_layout",
 ]
