@@ -21,6 +21,7 @@ from planner.cost.coefficients import (
     Units,
     case_coefficients,
 )
+from planner.cost.profile_use import ProfileUse, profile_uses, profile_uses_to_json
 from planner.instance.schema import Instance
 from planner.layout import Layout, sync_pairs
 from planner.legality import Violation, layout_violations
@@ -71,7 +72,7 @@ class CheckReport:
 
     ``time_us`` is Z where the plan is complete enough to be priced, whether or not every rule
     holds; ``feasible`` says that none is violated. Stages that leave less than ``tight_share`` of
-    their memory limit are called tight.
+    their memory limit are called tight; ``profiles`` says how far measured GPUs carry Z.
     """
 
     feasible: bool
@@ -80,6 +81,7 @@ class CheckReport:
     breakdown_us: dict[str, int]
     memory: tuple[StageMemory, ...]
     tight_share: float
+    profiles: tuple[ProfileUse, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The report as one JSON object, times in seconds."""
@@ -91,6 +93,7 @@ class CheckReport:
             "breakdown": {name: us / 1e6 for name, us in self.breakdown_us.items()},
             "memory": memory_to_json(self.memory, self.tight_share),
             "memory_tight": any(row.is_tight(self.tight_share) for row in self.memory),
+            **({"profile": profile_uses_to_json(self.profiles)} if self.profiles else {}),
         }
 
 
@@ -132,7 +135,8 @@ def check_plan(instance: Instance, plan: Plan) -> CheckReport:
     violations, layout = layout_violations(problem, plan)
     if layout is None:
         return CheckReport(False, tuple(violations), None, {}, (), instance.tight_share)
-    price = price_layout(problem, case_coefficients(problem, layout.degrees), layout)
+    co = case_coefficients(problem, layout.degrees)
+    price = price_layout(problem, co, layout)
     violations += memory_violations(price.memory)
     return CheckReport(
         not violations,
@@ -141,6 +145,7 @@ def check_plan(instance: Instance, plan: Plan) -> CheckReport:
         price.breakdown_us,
         price.memory,
         instance.tight_share,
+        profiles_of_layout(problem, co, layout),
     )
 
 
@@ -205,6 +210,20 @@ def memory_of_layout(
     """Peak memory of every stage at every site that runs it."""
     template = layout.template(co.num_microbatches)
     return _memory(problem, co, layout, template, chunk_units(co, layout.layers))
+
+
+def profiles_of_layout(
+    problem: Problem, co: CaseCoefficients, layout: Layout
+) -> tuple[ProfileUse, ...]:
+    """What the layout takes from the measurements of its GPUs."""
+    degrees = layout.degrees
+    devices = chunk_devices(layout.schedule, degrees.pp, degrees.virtual_stages)
+    units: dict[int, set[str]] = {}
+    for s, counts in enumerate(stage_units(chunk_units(co, layout.layers), devices, degrees.pp)):
+        names = {name for name, count in zip(co.units, counts, strict=True) if count}
+        for d in layout.hosts(s):
+            units.setdefault(d, set()).update(names)
+    return profile_uses(problem, degrees, units)
 
 
 def chunk_units(co: CaseCoefficients, layers: Sequence[int]) -> tuple[Units, ...]:
@@ -575,5 +594,6 @@ __all__ = [
     "memory_of_layout",
     "memory_violations",
     "price_layout",
+    "profiles_of_layout",
     "time_of_layout",
 ]

@@ -17,7 +17,7 @@ SOLVERS = {"ortools", "pulp", "highspy", "scipy", "cvxpy", "gurobipy", "pyomo", 
 
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-    for package in ("planner", "formulations")
+    for package in ("planner", "formulations", "bench")
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 
@@ -89,12 +89,20 @@ SOLVER_FREE = under(
 )
 
 
+FIT = ("bench.cost_fit", "bench.fit_cost_model")
+
+
 def test_the_rules_see_modules() -> None:
     assert {"formulations.algebra", "planner.check", "planner.cost.coefficients"} <= set(
         SOLVER_FREE
     )
     assert "ortools" in tops(reached("planner.backends.cp_sat"))
     assert "planner.instance.schema" in reached("planner.check")
+    assert set(FIT) <= set(MODULES)
+    assert "planner.check" in reached("planner.validation.validate")
+    assert "scipy.stats" in reached("planner.validation.ranking")
+    assert "scipy.optimize" in reached("planner.search.template_bound")
+    assert "bench.cost_fit" in reached("bench.fit_cost_model")
 
 
 @pytest.mark.parametrize("module", SOLVER_FREE)
@@ -107,6 +115,21 @@ def test_the_specification_knows_no_formulation_and_no_search(module: str) -> No
     names = reached(module)
     assert "formulations" not in tops(names)
     assert not {name for name in names if name.startswith(("planner.search", "planner.backends"))}
+
+
+@pytest.mark.parametrize("module", under("planner.validation", "planner.report.validation", *FIT))
+def test_validation_and_fit_predict_with_the_specification_alone(module: str) -> None:
+    """Predictions are those of the checker; ``scipy.stats`` is no solver, ``optimize`` is."""
+    names = reached(module)
+    assert not tops(names) & (SOLVERS - {"scipy"})
+    assert not {name for name in names if name.startswith("scipy.optimize")}
+    assert "formulations" not in tops(names)
+    assert not {name for name in names if name.startswith(("planner.search", "planner.backends"))}
+
+
+@pytest.mark.parametrize("module", under("planner", "formulations"))
+def test_the_library_knows_no_benchmark_and_no_test(module: str) -> None:
+    assert not tops(Imports(module).found) & {"bench", "tests", "docs"}
 
 
 @pytest.mark.parametrize("module", under("planner.backends"))
@@ -157,6 +180,7 @@ def loaded_after(statement: str) -> set[str]:
         "import planner.backends, planner.backends.registry, planner.backends.process",
         "import planner.report.text, planner.report.progress, planner.report.output",
         "import planner.search.solve, planner.search.result",
+        "import planner.validation.validate, planner.report.validation",
         "from planner import *; assert load_instance('tiny').name == 'tiny'",
     ],
 )

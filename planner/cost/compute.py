@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 from planner.cost.efficiency import (
     efficiency,
@@ -183,13 +184,13 @@ def optimizer_time(parameters: float, gpu: Gpu) -> float:
 
 def unmeasured_products(
     model: ModelShape,
-    kind: LayerKind,
+    unit: LayerKind | Literal["head"],
     gpu: Gpu,
     degrees: Degrees,
     training: Training,
     stack: Stack,
 ) -> tuple[tuple[str, float, float, float, float], ...]:
-    """Matrix products of a layer that the GPU's profile does not hold.
+    """Matrix products of a layer, or of the head, that the GPU's profile does not hold.
 
     Returns
     -------
@@ -202,7 +203,13 @@ def unmeasured_products(
         If the GPU states no peak for the job's precision.
     """
     kernels = _Kernels(model, gpu, degrees, training, stack)
-    kernels.layer(kind)
+    if unit != "head":
+        kernels.layer(unit)
+    else:
+        kernels.head()
+        if model.num_mtp_layers:
+            kernels.layer(mtp_kind(model))
+            kernels.mtp_projection()
     return tuple(sorted(set(kernels.modelled)))
 
 

@@ -64,6 +64,7 @@ def render_solve(result: SolveResult, console: Console) -> None:
         _print_time(result.breakdown_us, console)
         _print_memory(result.memory, result.instance.tight_share, console)
         _print_links(result.provenance.get("link_bytes"), console)
+        _print_profiles(result.provenance.get("profile", ()), console)
     _title("Proof", console)
     _print_pairs(_proof_pairs(result), console)
 
@@ -79,6 +80,7 @@ def render_check(report: CheckReport, console: Console) -> None:
     _print_pairs({"iteration": exact_seconds(report.time_us)}, console)
     _print_time(report.breakdown_us, console)
     _print_memory(report.memory, report.tight_share, console)
+    _print_profiles(report.to_json().get("profile", ()), console)
 
 
 def render_simulation(simulation: Simulation, console: Console) -> None:
@@ -239,6 +241,27 @@ def _print_links(link_bytes: Mapping[str, float] | None, console: Console) -> No
     if link_bytes:
         _title("Traffic of an iteration", console)
         _print_pairs({link: bytes_text(size) for link, size in link_bytes.items()}, console)
+
+
+def _print_profiles(uses: Iterable[Mapping[str, Any]], console: Console) -> None:
+    """How many matrix products of the plan were measured, and which follow the constants."""
+    pairs = {}
+    for use in uses:
+        listed, rest = use["defaults"], use["products"] - use["measured"] - len(use["defaults"])
+        text = f"{use['measured']:,} of {use['products']:,} matrix products measured"
+        if listed:
+            shapes = [
+                f"{p['precision']} "
+                + (f"{p['groups']:g} of " if p["groups"] != 1 else "")
+                + " × ".join(f"{p[key]:g}" for key in ("m", "n", "k"))
+                for p in listed
+            ]
+            more = f" and {rest:,} more" if rest else ""
+            text += f"; by the constants: {', '.join(shapes)}{more}"
+        pairs[f"{use['gpu']} at {name_list(use['sites'], most=2)}"] = text
+    if pairs:
+        _title("Profiles of GPUs", console)
+        _print_pairs(pairs, console)
 
 
 def _proof_pairs(result: SolveResult) -> dict[str, str]:

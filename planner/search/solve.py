@@ -11,9 +11,10 @@ from typing import Any
 
 from planner.backends import Engine, EnginePool, select_backend
 from planner.backends import SolveStatus as EngineStatus
-from planner.check import check_plan, price_layout, time_of_layout
+from planner.check import check_plan, price_layout, profiles_of_layout, time_of_layout
 from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import Option, case_coefficients
+from planner.cost.profile_use import profile_uses_to_json
 from planner.instance.schema import Instance
 from planner.layout import Layout, to_plan
 from planner.plan import Degrees
@@ -620,9 +621,10 @@ def _result(search: Search, limit: str | None) -> SolveResult:
     }
     if best is None:
         return _without_plan(search, limit, certificate, provenance)
-    price = price_layout(
-        search.problem, case_coefficients(search.problem, best.layout.degrees), best.layout
-    )
+    co = case_coefficients(search.problem, best.layout.degrees)
+    price = price_layout(search.problem, co, best.layout)
+    if profiles := profiles_of_layout(search.problem, co, best.layout):
+        provenance["profile"] = profile_uses_to_json(profiles)
     simulated_us, notes = simulated_answer(
         search.problem, best.layout, best.time_us, [(c.layout, c.time_us) for c in search.accepted]
     )
