@@ -312,8 +312,7 @@ def _tensor_degrees(problem: Problem) -> list[int]:
     return [
         tp
         for tp in _powers_of_two(domain)
-        if all(width % tp == 0 for width in widths)
-        and (kv % tp == 0 or (copies and tp % kv == 0))
+        if all(width % tp == 0 for width in widths) and (kv % tp == 0 or (copies and tp % kv == 0))
     ]
 
 

@@ -40,8 +40,7 @@ def test_memory_of_simumax_korthikanti_zero_bubble_and_torchtitan(validation: Va
     exact = [
         abs(row.memory_error)
         for row in validation.rows
-        if row.memory_error is not None
-        and row.source.startswith(("SimuMax", "Korthikanti"))
+        if row.memory_error is not None and row.source.startswith(("SimuMax", "Korthikanti"))
     ]
     assert len(exact) == 31
     assert np.mean(exact) <= 0.03
