@@ -329,8 +329,9 @@ class CaseCoefficients:
             return (work[0] + wait, *work[1:])
 
         times, tp, cp, ep = base
-        full = option.recompute == "full"
-        again = compute.recompute_time(times, option.recompute, stack)
+        recompute = option.recompute if unit in self.kinds else "none"
+        full = recompute == "full"
+        again = compute.recompute_time(times, recompute, stack)
         repeat = (tp.forward, cp.forward, ep.forward) if full else (0.0, 0.0, 0.0)
         back = tuple(
             a + b for a, b in zip((tp.backward, cp.backward, ep.backward), repeat, strict=True)

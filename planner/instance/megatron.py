@@ -70,13 +70,19 @@ def from_arguments(text: str, *, vocab_size: int | None = None) -> MegatronJob:
         If a value that is needed is missing or no positive integer; names the flag.
     """
     flags, variables = _split(text)
-    model = {field: _number(flags, flag) for flag, field in _MODEL.items() if flag in flags}
+    model: dict[str, Any] = {
+        field: _number(flags, flag) for flag, field in _MODEL.items() if flag in flags
+    }
     model["gated"] = "--swiglu" in flags
     model["tied_embeddings"] = "--untie-embeddings-and-output-weights" not in flags
     if vocab_size is not None:
         model.setdefault("vocab_size", vocab_size)
-    plan = {field: _number(flags, flag) for flag, field in _PLAN.items() if flag in flags}
-    training = {field: _number(flags, flag) for flag, field in _TRAINING.items() if flag in flags}
+    plan: dict[str, Any] = {
+        field: _number(flags, flag) for flag, field in _PLAN.items() if flag in flags
+    }
+    training: dict[str, Any] = {
+        field: _number(flags, flag) for flag, field in _TRAINING.items() if flag in flags
+    }
     for name, value in variables.items():
         field = _VARIABLES[name]
         target: dict[str, Any] = training if field == "global_batch_size" else plan

@@ -49,8 +49,10 @@ class Level(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One live vector of a stage, or its optimizer step: MiB per layer of a chunk and kind, and
-    what comes on top."""
+    """One live vector of a stage, or its optimizer step.
+
+    MiB per layer of a chunk and kind, and what comes on top.
+    """
 
     per_layer: tuple[tuple[int, ...], ...]
     on_top: int

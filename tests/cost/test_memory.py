@@ -255,7 +255,8 @@ FIGURE_7 = [
     (105, 20480, 128, 58.31, 62.04, 20.27, 9.42),
 ]
 """Layers, hidden size, heads; percent of the activations of tensor parallelism alone that are kept
-with sequence parallelism, selective recompute, both, full recompute: Korthikanti 2022, figure 7.  The figure includes the ends, at most 0.15 percentage points."""
+with sequence parallelism, selective recompute, both, full recompute: Korthikanti 2022, figure 7.
+The figure includes the ends, at most 0.15 percentage points."""
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from planner.instance import catalog
@@ -120,6 +123,16 @@ def test_stacks(name: str) -> None:
     assert 0.5 < spec.routing_factor < 10
     assert 0 < spec.host_floor_s < 2e-3 < spec.fixed_s < 0.1
     hash(spec)
+
+
+def test_the_documentation_lists_the_stacks_and_what_the_runs_identify() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "cost_model.md"
+    rows = re.findall(
+        r"^\| `([\w.-]+)`(?: \(default\))? \|.*\|(.*)\|$", page.read_text("utf-8"), re.M
+    )
+    listed = {name: tuple(re.findall(r"`(\w+)`", last)) for name, last in rows}
+    for name in catalog.names("stacks"):
+        assert listed[name] == stack(name).fitted, name
 
 
 def test_facts_of_stacks() -> None:
