@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from planner.check import check_plan
     from planner.instance import InputError, Instance, load_instance
+    from planner.measured import import_measurements
     from planner.plan import Plan, parse_plan
     from planner.search.result import SolveResult
     from planner.search.solve import solve
@@ -32,6 +33,7 @@ __all__ = [
     "SolveResult",
     "__version__",
     "check_plan",
+    "import_measurements",
     "load_instance",
     "parse_plan",
     "solve",
@@ -43,6 +45,7 @@ _HOMES = {
     "Plan": "planner.plan",
     "SolveResult": "planner.search.result",
     "check_plan": "planner.check",
+    "import_measurements": "planner.measured",
     "load_instance": "planner.instance",
     "parse_plan": "planner.plan",
     "solve": "planner.search.solve",

@@ -30,15 +30,20 @@ class CurvePiece(Frozen):
 class MeasuredCurve(Frozen):
     """Time of a collective of ``n`` GPUs and ``S`` bytes on one tier of a site.
 
-    ``launch_s + max over the pieces of ( steps(n) * step_s + wire(n, S) / bytes_per_s )``: convex
-    and piecewise linear in the size. ``steps`` and ``wire`` are those of a ring: 2 (n - 1) and
-    2 (n - 1)/n * S for an all-reduce, half of it for the others, 1 and S for ``p2p``.
+    ``launch_s + max (or min) over the pieces of ( steps(n) * step_s + wire(n, S) / bytes_per_s )``:
+    piecewise linear in the size, convex with ``max``, concave with ``min``. ``steps`` and ``wire``
+    are those of a ring: 2 (n - 1) and 2 (n - 1)/n * S for an all-reduce, half of it for the others,
+    1 and S for ``p2p``. On the network ``n`` counts the scale-up domains and S is the shard of one
+    GPU.
     """
 
     tier: Tier
     collective: MeasuredCollective
     launch_s: Seconds
     pieces: Annotated[tuple[CurvePiece, ...], Field(min_length=1, max_length=8)]
+    combine: Literal["max", "min"] = "max"
+    """``max`` where one resource after the other fills up; ``min`` where the library takes the
+    fastest of several protocols."""
     mean_error: _Error | None = None
     """Mean relative error of the fit."""
     worst_error: _Error | None = None
