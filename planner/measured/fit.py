@@ -35,6 +35,9 @@ MOST_SPLITS = 24
 WORTH = 0.75
 """One piece more is worth it where it leaves less than this share of the mean error."""
 
+GOOD = 0.005
+"""A curve with no more error than this needs no further piece."""
+
 FASTEST = 1e-3
 """Least ms/GB of a piece: an absurd bandwidth, but a finite one."""
 
@@ -169,20 +172,13 @@ class _Shape(NamedTuple):
 def _best(data: _Data, tier: Tier, *, worst: float = 0.0) -> _Shape:
     """The curve of as many pieces as are worth it."""
     parts: list[Mask] = [np.ones(len(data.times), dtype=bool)]
-    best = _fitted(parts, data, tier, "max", worst)
-    while len(parts) < MOST_PIECES:
-        found = [
-            (shape.error(data, worst), n, finer, shape)
-            for n, finer in enumerate(_splits(parts, data.wire))
-            for combine in ("max", "min")
-            for shape in [_fitted(finer, data, tier, combine, worst)]
-        ]
-        if not found:
+    best = _fitted(parts, data, tier, worst)
+    while len(parts) < MOST_PIECES and best.error(data, worst) > GOOD:
+        finer = [(_fitted(split, data, tier, worst), split) for split in _splits(parts, data.wire)]
+        errors = [shape.error(data, worst) for shape, _ in finer]
+        if not finer or min(errors) > WORTH * best.error(data, worst):
             break
-        error, _, finer, shape = min(found, key=lambda entry: entry[:2])
-        if error > WORTH * best.error(data, worst):
-            break
-        parts, best = finer, shape
+        best, parts = finer[errors.index(min(errors))]
     return best
 
 
@@ -200,10 +196,17 @@ def _splits(parts: list[Mask], wire: Array) -> list[list[Mask]]:
     return result
 
 
-def _fitted(
-    parts: list[Mask], data: _Data, tier: Tier, combine: Literal["max", "min"], worst: float
-) -> _Shape:
-    """A piece for every part, with one launch time for all."""
+def _fitted(parts: list[Mask], data: _Data, tier: Tier, worst: float) -> _Shape:
+    """A piece for every part, with one launch time for all, combined as fits better."""
+    launch, pieces = _lines(parts, data, tier, worst)
+    shapes = [_Shape(launch, pieces, "max"), _Shape(launch, pieces, "min")]
+    return min(shapes, key=lambda shape: shape.error(data, worst))
+
+
+def _lines(
+    parts: list[Mask], data: _Data, tier: Tier, worst: float
+) -> tuple[float, list[tuple[float, float]]]:
+    """Launch, and a piece (step, seconds per byte) for every part."""
     groups = [data.where(part) for part in parts]
     if len(np.unique(data.steps)) == 1:
         count = float(data.steps[0])
@@ -212,13 +215,13 @@ def _fitted(
         launch = min(float(latency[0]) for latency, _ in found)
         launch *= LAUNCH_S / (LAUNCH_S + count * step)
         pieces = [((float(latency[0]) - launch) / count, inverse) for latency, inverse in found]
-        return _Shape(launch, pieces, combine)
+        return launch, pieces
     both = [np.column_stack([np.ones(len(g.times)), g.steps]) for g in groups]
     launch = min(
         float(_line(columns, g, 0.0, worst)[0][0]) for columns, g in zip(both, groups, strict=True)
     )
     lines = [_line(g.steps[:, None], g, launch, worst) for g in groups]
-    return _Shape(launch, [(float(latency[0]), inverse) for latency, inverse in lines], combine)
+    return launch, [(float(latency[0]), inverse) for latency, inverse in lines]
 
 
 def _line(columns: Array, data: _Data, fixed: float, worst: float) -> tuple[Array, float]:
