@@ -49,7 +49,7 @@ class GpuClass(NamedTuple):
         full, zone = self.nic_bytes_per_s * self.oversubscription, self.zone_gpus
         if zone is None:
             return self.nic_bytes_per_s
-        if zone % (ranks * stride) == 0:
+        if ranks <= 1 or zone % (ranks * stride) == 0:
             return full
         inside = max(1, zone // stride)
         near = max(1, self.gpu.scale_up_domain // stride)

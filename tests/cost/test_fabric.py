@@ -48,6 +48,8 @@ def gpu_class(**fields: Any) -> GpuClass:
 @pytest.mark.parametrize(
     ("op", "ranks", "stride", "share"),
     [
+        ("all_reduce", 0, 4, 1),
+        ("all_reduce", 1, 512, 1),
         ("all_reduce", 8, 1, 1),
         ("all_reduce", 16, 8, 1),
         ("all_gather", 128, 1, 1),
