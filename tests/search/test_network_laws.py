@@ -17,6 +17,7 @@ import pytest
 from planner.check import check_plan
 from planner.instance.load import load_instance
 from planner.instance.schema import Instance
+from planner.plan import Plan
 from planner.problem import Problem
 from planner.search.result import SolveStatus
 from planner.search.solve import solve
@@ -197,6 +198,17 @@ def test_among_routes_of_as_many_links_a_shorter_one_may_hurt() -> None:
     assert value_of(moved) > 2 * value_of(document)
 
 
+def refusing(document: Document, protocol: str, **fields: Any) -> tuple[Instance, Plan]:
+    """An instance and its best plan with another protocol on every link."""
+    changed = deepcopy(document)
+    changed["cluster"]["links"][0] |= fields
+    instance = load_instance(changed)
+    plan = solve(instance, backend="cp-sat").plan
+    assert plan is not None
+    choices = tuple(c.model_copy(update={"protocol": protocol}) for c in plan.protocols)
+    return instance, plan.model_copy(update={"protocols": choices})
+
+
 def test_each_class_takes_the_protocol_that_suits_it() -> None:
     """Messages of the pipeline take the quick protocol, gradients the thick one."""
     document = two_hubs()
@@ -236,6 +248,16 @@ def test_each_class_takes_the_protocol_that_suits_it() -> None:
     together, shared = solved()
     assert {traffic for traffic, _ in shared} == {"all"}
     assert apart < together
+    violations = check_plan(*refusing(document, "ib_ar")).violations
+    assert [v.rule for v in violations] == ["protocols.allowed"] * len(violations) != []
+    assert "'ib_ar' is not among the link's protocols" in violations[0].message
+    far = {"protocols": None, "delay_s": "3 ms", "out_of_order": False}
+    for name, reason in (
+        ("ib_ar", "'ib_ar' sprays packets, the link's NICs do not reorder them"),
+        ("own", "no protocol has that name"),
+    ):
+        violations = check_plan(*refusing(document, name, **far)).violations
+        assert reason in violations[0].message
     for name in ("quick", "thick"):
         alone, only = solved(protocol_per_class=True, protocols=[name])
         assert {protocol for _, protocol in only} == {name}
