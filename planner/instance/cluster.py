@@ -22,6 +22,7 @@ from planner.instance._base import (
 from planner.instance._preset import Preset, expand
 from planner.instance.errors import describe, nearest
 from planner.instance.measured import MeasuredCurve, MeasuredRate
+from planner.instance.route import Route, RouteError, route_links
 from planner.instance.units import (
     Bytes,
     BytesPerSecond,
@@ -298,17 +299,6 @@ def refusal(protocol: ProtocolSpec, link: Link) -> str | None:
     return reason
 
 
-class Route(Frozen):
-    """The way that traffic between two sites takes."""
-
-    source: Name = Field(alias="from")
-    target: Name = Field(alias="to")
-    via: Annotated[tuple[Name, ...], Field(max_length=1000)] = ()
-    """Sites, hubs or links to pass, in order; with none the link that joins the two sites."""
-    both_ways: Flag = True
-    """The way back is the same reversed."""
-
-
 class Cluster(Frozen):
     """All sites with the network between them; ``protocols`` are the user's own."""
 
@@ -401,9 +391,15 @@ class Cluster(Frozen):
                     )
 
     def _check_routes(self) -> None:
+        site_names = [site.name for site in self.sites]
+        hub_names = [hub.name for hub in self.hubs]
         given: dict[tuple[str, str], int] = {}
         for i, route in enumerate(self.routes):
-            self.links_of_route(i)
+            try:
+                route_links(route, site_names, hub_names, self.links)
+            except RouteError as error:
+                at = ("routes", i, *error.at)
+                raise problem(error.reason, at=at, suggestion=error.suggestion) from None
             pairs = [(route.source, route.target)]
             if route.both_ways:
                 pairs.append((route.target, route.source))
@@ -414,55 +410,3 @@ class Cluster(Frozen):
                         at=("routes", i),
                     )
                 given[pair] = i
-
-    def links_of_route(self, index: int) -> tuple[tuple[int, bool], ...]:
-        """The links of a given route in order, each with whether it is passed from ``from``.
-
-        Raises
-        ------
-        PydanticCustomError
-            If the route's ends are no two sites, or what it passes is unknown or not joined.
-        """
-        route, at = self.routes[index], ("routes", index)
-        site_names = [site.name for site in self.sites]
-        nodes = {*site_names, *(hub.name for hub in self.hubs)}
-        links = {link.name: i for i, link in enumerate(self.links)}
-        for key, end in (("from", route.source), ("to", route.target)):
-            if end not in site_names:
-                raise problem(
-                    f"no site is named '{end}'",
-                    at=(*at, key),
-                    suggestion=nearest(end, site_names),
-                )
-        if route.source == route.target:
-            raise problem(f"the route joins '{route.source}' to itself", at=(*at, "to"))
-        here, passed, path = route.source, {route.source}, []
-        for j, name in enumerate((*route.via, route.target)):
-            where = (*at, "via", j) if j < len(route.via) else at
-            if name in nodes:
-                if name == here:
-                    continue
-                found = self._link_between(here, name)
-                if found is None:
-                    raise problem(f"no link joins '{here}' and '{name}'", at=where)
-            elif name in links:
-                found = links[name]
-            else:
-                raise problem(
-                    f"no site, hub or link is named '{name}'",
-                    at=where,
-                    suggestion=nearest(name, [*nodes, *links]),
-                )
-            link = self.links[found]
-            if here not in (link.source, link.target):
-                raise problem(f"link '{name}' does not leave '{here}'", at=where)
-            path.append((found, link.source == here))
-            here = link.target if link.source == here else link.source
-            if here in passed:
-                raise problem(f"the route passes '{here}' twice", at=where)
-            passed.add(here)
-        return tuple(path)
-
-    def _link_between(self, one: str, other: str) -> int | None:
-        ends = {one, other}
-        return next((i for i, k in enumerate(self.links) if {k.source, k.target} == ends), None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from planner.instance.cluster import refusal
+from planner.instance.route import route_links
 
 if TYPE_CHECKING:
     from planner.instance.cluster import Cluster, Link, ProtocolSpec, Site
@@ -138,9 +139,10 @@ def routes(cluster: Cluster) -> dict[tuple[int, int], tuple[int, ...]]:
 def _given(cluster: Cluster) -> dict[tuple[int, int], tuple[int, ...]]:
     """The routes that the cluster gives."""
     sites = {site.name: d for d, site in enumerate(cluster.sites)}
+    hubs = [hub.name for hub in cluster.hubs]
     found: dict[tuple[int, int], tuple[int, ...]] = {}
-    for i, route in enumerate(cluster.routes):
-        path = cluster.links_of_route(i)
+    for route in cluster.routes:
+        path = route_links(route, list(sites), hubs, cluster.links)
         pair = sites[route.source], sites[route.target]
         found[pair] = tuple(2 * link + (not forward) for link, forward in path)
         if route.both_ways:

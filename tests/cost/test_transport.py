@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.cost.balance import ecmp_balance
 from planner.cost.transport import (
     TURNAROUND_S,
     cubic_bytes_per_s,
-    ecmp_balance,
     effective_rate,
     go_back_n_share,
     tail_latency,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planner.cost.balance import ecmp_balance
 from planner.cost.transport import (
     BBR_LOSS_LIMIT,
     CODE_BLOCK,
@@ -19,7 +20,6 @@ from planner.cost.transport import (
     MTU_BYTES,
     TURNAROUND_S,
     cubic_bytes_per_s,
-    ecmp_balance,
     effective_rate,
     go_back_n_share,
     tail_latency,
