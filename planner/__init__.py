@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from planner.check import check_plan
     from planner.instance import InputError, Instance, load_instance
+    from planner.measured import import_measurements
     from planner.plan import Plan, parse_plan
     from planner.search.result import SolveResult
     from planner.search.solve import solve
@@ -37,6 +38,7 @@ __all__ = [
     "Validation",
     "__version__",
     "check_plan",
+    "import_measurements",
     "load_instance",
     "parse_plan",
     "simulate",
@@ -52,6 +54,7 @@ _HOMES = {
     "SolveResult": "planner.search.result",
     "Validation": "planner.validation.validate",
     "check_plan": "planner.check",
+    "import_measurements": "planner.measured",
     "load_instance": "planner.instance",
     "parse_plan": "planner.plan",
     "simulate": "planner.simulation.simulate",

@@ -216,6 +216,75 @@ def check(instance: str, plan: Path, as_json: bool) -> int:
     return 0 if report.feasible else 1
 
 
+@cli.command("import", epilog="Exit codes: 0 done; 1 error; 2 bad usage or invalid input.")
+@click.argument("kind")
+@click.argument("files", nargs=-1, required=True, type=Path, metavar="FILE...")
+@click.option("-o", "--output", type=Path, metavar="FILE", help="Write the fragment.")
+@click.option(
+    "--tier",
+    type=click.Choice(["scale_up", "network"]),
+    help="Tier that nccl-tests measured.  [default: scale_up where all ranks share a host]",
+)
+@json_option
+@debug_option
+def import_(
+    kind: str, files: tuple[Path, ...], output: Path | None, tier: Any, as_json: bool
+) -> int:
+    r"""Fit measurements of a network to fields of an instance.
+
+    KIND is nccl-tests, iperf3 or perftest. The result is a JSON fragment: fields to paste into a
+    site or a link of an instance. Several files of one thing are fitted together.
+
+    \b
+    Examples:
+      planner import nccl-tests all_reduce_perf.2gpu.txt all_reduce_perf.8gpu.json
+      planner import iperf3 there.json back.json -o link.json
+      planner import perftest ib_write_bw.txt ib_write_lat.txt --json
+    """
+    from planner.measured import import_measurements
+    from planner.report.output import check_writable, json_text, write_atomically
+
+    if output is not None:
+        for file in files:
+            check_writable(output, not_over=str(file))
+    imported = import_measurements(kind, files, tier=tier)
+    if output is not None:
+        write_atomically(output, json_text(imported.fragment))
+        click.echo(f"written: {output}", err=True)
+    if as_json:
+        _print_json(imported.fragment)
+    else:
+        from planner.report.network import render_import
+
+        _print_report(lambda console: render_import(imported, console))
+    return 0
+
+
+@cli.command()
+@click.argument("instance")
+@json_option
+@debug_option
+def links(instance: str, as_json: bool) -> int:
+    r"""Show what every protocol makes of every link, and why some are no choice.
+
+    INSTANCE is a JSON file or the name of a shipped instance.
+
+    \b
+    Examples:
+      planner links nemotron-340b-1000km
+      planner links job.json --json
+    """
+    from planner.instance import load_instance
+    from planner.report.network import describe_links, render_links
+
+    document = describe_links(load_instance(instance))
+    if as_json:
+        _print_json(document)
+    else:
+        _print_report(lambda console: render_links(document, console))
+    return 0
+
+
 @cli.command(epilog="Exit codes: 0 done; 1 error; 2 bad usage or invalid input.")
 @click.argument("runs", type=Path)
 @json_option

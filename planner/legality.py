@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from planner import space
 from planner.cost.coefficients import Option
+from planner.instance.cluster import refusal
 from planner.instance.errors import one_line
 from planner.layout import Flows, Layout, num_boundaries, sync_pairs, used_links
 from planner.pipeline.schedules import SCHEDULES, legal_run_lengths
@@ -341,7 +342,7 @@ def _protocols(
         link = problem.links[link_index]
         rate = problem.transports[link_index].get(choice.protocol)
         if rate is None or not rate.available:
-            reason = "it is not allowed there" if rate is None else rate.reason
+            reason = _refusal(problem, link_index, choice.protocol) if rate is None else rate.reason
             violations.append(
                 Violation(
                     "protocols.allowed",
@@ -375,6 +376,15 @@ def _protocols(
     if violations:
         return None, violations
     return {i: (t.get("pp", ""), t.get("dp", "")) for i, t in chosen.items()}, []
+
+
+def _refusal(problem: Problem, link: int, name: str) -> str:
+    """Why a protocol is not among those of a directed link."""
+    cluster = problem.instance.cluster
+    protocol = cluster.known_protocols.get(name)
+    if protocol is None:
+        return "no protocol has that name"
+    return refusal(protocol, cluster.links[link // 2]) or "it is not allowed there"
 
 
 def _search_rules(problem: Problem, plan: Plan) -> Iterator[Violation]:

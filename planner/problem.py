@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from planner.cost.curves import ASSUMED, Curve, Curves, Piece
+from planner.cost.routing import routing_imbalance
 from planner.cost.transport import TransportRate, effective_rate
-from planner.instance.schema import GpuSpec, Instance, ModelSpec, Search, Training
+from planner.instance.schema import GpuSpec, Instance, ModelSpec, Search, Site, Training
 from planner.instance.topology import DirectedLink, directed_links, routes
 from planner.plan import Degrees
 
@@ -24,6 +26,41 @@ class GpuClass(NamedTuple):
     gpus_per_node: int
     nic_bytes_per_s: float
     """NIC rate of one GPU across the site's fabric, oversubscription included."""
+    oversubscription: float = 1.0
+    zone_gpus: int | None = None
+    """GPUs inside whose zone every NIC has its full rate; None = one scale-up domain."""
+    curves: Curves = ASSUMED
+    """What was measured in the site."""
+
+    def group_nic_bytes_per_s(self, op: str, ranks: int, stride: int) -> float:
+        """NIC rate of one GPU in a group of so many ranks that lie ``stride`` GPUs apart.
+
+        Ranks lie one after the other, so a group lies inside a zone of ``Q`` GPUs if its span
+        divides the zone.  A larger one has ``z = Q/stride`` ranks in a zone, ``g`` of them in a
+        scale-up domain.  A ring leaves the zone once for every ``z/g`` domains, over an uplink of
+        ``z`` NICs divided by the oversubscription ``o``: its hops have ``min(1, z/(g·o))`` of the
+        NIC rate.  Of an all-to-all ``(n − z)/(n − g)`` of what the NICs send leaves the zone at
+        ``1/o`` of their rate.
+
+        Source: bytes over each uplink of ring and pairwise exchange (Thakur, Rabenseifner and
+        Gropp 2005); oversubscribed aggregation above full-bisection pods: Llama 3
+        (arXiv 2407.21783), 3.3.1.
+        """
+        full, zone = self.nic_bytes_per_s * self.oversubscription, self.zone_gpus
+        if zone is None:
+            return self.nic_bytes_per_s
+        if ranks <= 1 or zone % (ranks * stride) == 0:
+            return full
+        inside = max(1, zone // stride)
+        near = max(1, self.gpu.scale_up_domain // stride)
+        if ranks <= near:
+            return full
+        if op == "all_to_all":
+            leaves = max(0, ranks - inside) / (ranks - near)
+            share = 1 / max(1.0, leaves * self.oversubscription)
+        else:
+            share = min(1.0, inside / near / self.oversubscription)
+        return full * share
 
 
 class SiteRef(NamedTuple):
@@ -34,6 +71,20 @@ class SiteRef(NamedTuple):
     num_gpus: int
     gpus_per_node: int
     limit_mib: int
+
+
+def measured_curves(site: Site) -> Curves:
+    """The curves that were measured in a site."""
+    measured = {
+        (curve.tier, str(curve.collective)): Curve(
+            curve.launch_s,
+            tuple(Piece(p.step_s, p.bytes_per_s) for p in curve.pieces),
+            fastest=curve.combine == "min",
+            any_algorithm=True,
+        )
+        for curve in site.measured
+    }
+    return Curves(measured, site.nic_gbps * 1.25e8) if measured else ASSUMED
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +103,18 @@ class Problem:
         """Batch, sequence and precision."""
         return self.instance.training
 
+    def training_at(self, ep: int) -> Training:
+        """The job with the routing imbalance that ``ep`` expert-parallel ranks see."""
+        tokens = self.training.tokens_per_expert
+        if tokens is None:
+            return self.training
+        found: Training | None = self.coefficient_cache.get(("training", ep))
+        if found is None:
+            update = {"routing_imbalance": routing_imbalance(tokens, ep)}
+            found = self.training.model_copy(update=update)
+            self.coefficient_cache["training", ep] = found
+        return found
+
     @property
     def search(self) -> Search:
         """What the user narrowed."""
@@ -63,7 +126,14 @@ class Problem:
         sites = []
         for site in self.instance.cluster.sites:
             nic = site.nic_gbps * 1.25e8 / site.fabric_oversubscription
-            gpu_class = GpuClass(site.gpu, site.gpus_per_node, nic)
+            gpu_class = GpuClass(
+                site.gpu,
+                site.gpus_per_node,
+                nic,
+                site.fabric_oversubscription,
+                site.zone_gpus,
+                measured_curves(site),
+            )
             if gpu_class not in classes:
                 classes.append(gpu_class)
             limit = int(site.memory_limit_bytes) // MIB

@@ -402,10 +402,12 @@ class CaseCoefficients:
         near = max(1, gpu.gpu.scale_up_domain // stride)
         if self.stack.flat_rings and ranks > near:
             near = 1
-        return collectives.group_time(op, ranks, near, size_bytes, gpu.gpu, gpu.nic_bytes_per_s)
+        nic = gpu.group_nic_bytes_per_s(op, ranks, stride)
+        return collectives.group_time(op, ranks, near, size_bytes, gpu.gpu, nic, gpu.curves)
 
     def _memory(self, option: Option) -> MemoryCosts:
-        model, training, degrees = self.problem.model, self.problem.training, self.degrees
+        model, degrees = self.problem.model, self.degrees
+        training = self.problem.training_at(degrees.ep)
         recompute, sharding = option.recompute, option.sharding
 
         def activation(unit: str) -> int:
@@ -477,9 +479,15 @@ class CaseCoefficients:
         )
 
     def _inside(self, gpu_class: int) -> tuple[int, int]:
-        nic = self.problem.classes[gpu_class].nic_bytes_per_s
-        seconds = self.activation_bytes / (self.degrees.cell_gpus * nic)
-        return _us(seconds + collectives.NETWORK_STEP_S), _us(seconds)
+        site = self.problem.classes[gpu_class]
+        size = self.activation_bytes / self.degrees.cell_gpus
+        seconds = size / site.nic_bytes_per_s
+        measured = site.curves.find("network", "p2p")
+        if measured is None:
+            return _us(seconds + collectives.NETWORK_STEP_S), _us(seconds)
+        curve = collectives.network_curve(site.nic_bytes_per_s, "p2p", site.curves)
+        delay = curve.launch_s + curve.seconds(1, size)
+        return _us(max(seconds, delay)), _us(seconds)
 
     def _cell(self, source: int, target: int) -> int:
         classes, sites = self.problem.classes, self.problem.sites
@@ -644,13 +652,15 @@ def _unit_times(
     """Seconds of one unit under (tp, cp, ep, etp, microbatch size) on a GPU class."""
     tp, cp, ep, etp, micro_batch_size = shape
     degrees = Degrees(tp, cp, ep, etp, 1, 1, micro_batch_size, 1, 1)
-    model, training = problem.model, problem.training
+    model, training = problem.model, problem.training_at(ep)
     ref = problem.classes[gpu_class]
-    gpu, nic = ref.gpu, ref.nic_bytes_per_s
+    gpu, nic, curves = ref.gpu, ref.nic_bytes_per_s, ref.curves
     stack: Stack = problem.instance.stack
     silent = collectives.SILENT
     if unit in ("embedding", "head"):
-        at_embedding, at_head = collectives.vocabulary_parallel(model, gpu, degrees, training, nic)
+        at_embedding, at_head = collectives.vocabulary_parallel(
+            model, gpu, degrees, training, nic, curves
+        )
         if unit == "embedding":
             times = compute.embedding_times(model, gpu, degrees, training, stack)
             return _UnitTimes(times, at_embedding, silent, silent)
@@ -671,13 +681,36 @@ def _unit_times(
     return _UnitTimes(
         times,
         part(
-            collectives.tensor_parallel(model, unit, gpu, degrees, training, nic, stack),  # type: ignore[arg-type]
+            collectives.tensor_parallel(
+                model,
+                unit,  # type: ignore[arg-type]
+                gpu,
+                degrees,
+                training,
+                nic,
+                stack,
+                curves,
+            ),
             stack.tp_exposed,
             whole,
         ),
-        part(collectives.context_parallel(model, gpu, degrees, training, nic), 0.0, core),
         part(
-            collectives.expert_parallel(model, unit, gpu, degrees, training, nic),  # type: ignore[arg-type]
+            collectives.context_parallel(
+                model, gpu, degrees, training, ref.group_nic_bytes_per_s("p2p", cp, tp), curves
+            ),
+            0.0,
+            core,
+        ),
+        part(
+            collectives.expert_parallel(
+                model,
+                unit,  # type: ignore[arg-type]
+                gpu,
+                degrees,
+                training,
+                ref.group_nic_bytes_per_s("all_to_all", ep, etp),
+                curves,
+            ),
             stack.ep_exposed,
             whole,
         ),

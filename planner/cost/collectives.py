@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import ceil, log2
 from typing import Literal
 
+from planner.cost.curves import ASSUMED, Curve, Curves, Piece
 from planner.cost.types import Degrees, Gpu, LayerKind, ModelShape, Stack, Training
 
 Collective = Literal[
@@ -76,19 +77,50 @@ def flat_time(
 
     Source: nccl-tests ``PERFORMANCE.md``; NCCL ``tuning.cc`` (reference cost model 4.1).
     """
+    steps, wire = load(op, ranks, size_bytes)
+    return steps * step_s + wire / bytes_per_s
+
+
+def load(op: Collective, ranks: int, size_bytes: float) -> tuple[int, float]:
+    """Steps of a collective, and bytes that each rank puts on the wire.
+
+    Raises
+    ------
+    ValueError
+        If the collective is unknown.
+
+    Source: as :func:`flat_time`; the bytes of a tree are those that a ring of its speed would send.
+    """
     if op == "p2p":
-        return step_s + size_bytes / bytes_per_s
+        return 1, size_bytes
     if ranks <= 1:
-        return 0.0
-    part = (ranks - 1) / ranks * size_bytes / bytes_per_s
+        return 0, 0.0
+    part = (ranks - 1) / ranks * size_bytes
     if op == "all_reduce":
-        return 2 * (ranks - 1) * step_s + 2 * part
+        return 2 * (ranks - 1), 2 * part
     if op in ("reduce_scatter", "all_gather", "all_to_all"):
-        return (ranks - 1) * step_s + part
+        return ranks - 1, part
     if op == "tree_all_reduce":
-        transfer = 2 * size_bytes / (bytes_per_s * TREE_EFFICIENCY)
-        return 2 * ceil(log2(ranks)) * step_s + transfer
+        return 2 * ceil(log2(ranks)), 2 * size_bytes / TREE_EFFICIENCY
     raise ValueError(f"unknown collective {op!r}")
+
+
+def curve_time(curve: Curve, op: Collective, ranks: int, size_bytes: float) -> float:
+    """Seconds of a collective on one tier by its curve, without its launch time."""
+    if op == "tree_all_reduce" and curve.any_algorithm:
+        op = "all_reduce"
+    return curve.seconds(*load(op, ranks, size_bytes))
+
+
+def domain_curve(gpu: Gpu, op: Collective, curves: Curves) -> Curve:
+    """The curve of a collective in the scale-up domain."""
+    piece = Piece(DOMAIN_STEP_S, domain_bytes_per_s(gpu, op))
+    return curves.scale_up(op, Curve(LAUNCH_S, (piece,)))
+
+
+def network_curve(nic_bytes_per_s: float, op: Collective, curves: Curves) -> Curve:
+    """The curve of a collective over the network, with the NIC rate that its group gets."""
+    return curves.network(op, Curve(LAUNCH_S, (Piece(NETWORK_STEP_S, nic_bytes_per_s),)))
 
 
 def domain_bytes_per_s(gpu: Gpu, op: Collective = "all_reduce") -> float:
@@ -104,6 +136,7 @@ def group_time(
     size_bytes: float,
     gpu: Gpu,
     nic_bytes_per_s: float,
+    curves: Curves = ASSUMED,
 ) -> float:
     """Seconds of a collective inside one site.
 
@@ -120,6 +153,8 @@ def group_time(
         As in :func:`flat_time`.
     nic_bytes_per_s
         Network bandwidth per GPU and direction, oversubscription of the fabric included.
+    curves
+        What was measured in the site.
 
     Raises
     ------
@@ -134,23 +169,23 @@ def group_time(
         return 0.0
     near = min(ranks, ranks_in_domain)
     domains = ceil(ranks / near)
-    speed = domain_bytes_per_s(gpu, op)
+    fast, slow = domain_curve(gpu, op, curves), network_curve(nic_bytes_per_s, op, curves)
     if domains == 1:
-        return LAUNCH_S + flat_time(op, ranks, size_bytes, speed, DOMAIN_STEP_S)
+        return fast.launch_s + curve_time(fast, op, ranks, size_bytes)
     if op == "p2p":
-        return LAUNCH_S + flat_time(op, 2, size_bytes, nic_bytes_per_s, NETWORK_STEP_S)
+        return slow.launch_s + curve_time(slow, op, 2, size_bytes)
+    launch = max(fast.launch_s, slow.launch_s)
     if op == "all_to_all":
-        inside = (near - 1) * DOMAIN_STEP_S + (near - 1) / ranks * size_bytes / speed
-        outside = (ranks - near) / ranks * size_bytes / nic_bytes_per_s
-        outside += (ranks - near) * NETWORK_STEP_S
-        return LAUNCH_S + max(inside, outside)
-    shard = size_bytes / near
-    outside = flat_time(op, domains, shard, nic_bytes_per_s, NETWORK_STEP_S)
+        inside = fast.seconds(near - 1, (near - 1) / ranks * size_bytes)
+        outside = slow.seconds(ranks - near, (ranks - near) / ranks * size_bytes)
+        return launch + max(inside, outside)
+    outside = curve_time(slow, op, domains, size_bytes / near)
     if op in ("reduce_scatter", "all_gather"):
-        inside = flat_time(op, near, size_bytes, speed, DOMAIN_STEP_S)
+        inside = curve_time(fast, op, near, size_bytes)
     else:
-        inside = 2 * flat_time("all_gather", near, size_bytes, speed, DOMAIN_STEP_S)
-    return LAUNCH_S + inside + outside
+        half = domain_curve(gpu, "all_gather", curves)
+        inside = 2 * curve_time(half, "all_gather", near, size_bytes)
+    return launch + inside + outside
 
 
 def tensor_parallel_bytes(
@@ -177,6 +212,7 @@ def tensor_parallel(
     training: Training,
     nic_bytes_per_s: float,
     stack: Stack,
+    curves: Curves = ASSUMED,
 ) -> Communication:
     """Seconds of the collectives of TP.
 
@@ -188,14 +224,20 @@ def tensor_parallel(
     if degrees.tp == 1:
         return SILENT
     size = _tokens(degrees, training) * model.hidden_size * _HALF
-    one = group_time("all_gather", degrees.tp, gpu.scale_up_domain, size, gpu, nic_bytes_per_s)
+    domain = gpu.scale_up_domain
+    one = group_time("all_gather", degrees.tp, domain, size, gpu, nic_bytes_per_s, curves)
     blocks = _tensor_parallel_blocks(model, kind)
     backward = 3 if stack.sequence_parallel else 2
     return Communication(2 * blocks * one, backward * blocks * one)
 
 
 def vocabulary_parallel(
-    model: ModelShape, gpu: Gpu, degrees: Degrees, training: Training, nic_bytes_per_s: float
+    model: ModelShape,
+    gpu: Gpu,
+    degrees: Degrees,
+    training: Training,
+    nic_bytes_per_s: float,
+    curves: Curves = ASSUMED,
 ) -> tuple[Communication, Communication]:
     """Seconds of TP communication of the embedding and of the head.
 
@@ -208,7 +250,8 @@ def vocabulary_parallel(
     if degrees.tp == 1:
         return SILENT, SILENT
     size = _tokens(degrees, training) * model.hidden_size * _HALF
-    one = group_time("all_gather", degrees.tp, gpu.scale_up_domain, size, gpu, nic_bytes_per_s)
+    domain = gpu.scale_up_domain
+    one = group_time("all_gather", degrees.tp, domain, size, gpu, nic_bytes_per_s, curves)
     heads = 1 + model.num_mtp_layers
     return Communication(one, one), Communication(heads * one, 2 * heads * one)
 
@@ -234,6 +277,7 @@ def context_parallel(
     degrees: Degrees,
     training: Training,
     nic_bytes_per_s: float,
+    curves: Curves = ASSUMED,
 ) -> Communication:
     """Seconds of the ring of CP; runs beside the core attention.
 
@@ -246,8 +290,8 @@ def context_parallel(
     near = max(1, gpu.scale_up_domain // degrees.tp)
     step = _tokens(degrees, training) * _kv_width(model, degrees) * _HALF
     ranks = degrees.cp
-    forward = group_time("p2p", ranks, near, step, gpu, nic_bytes_per_s)
-    backward = group_time("p2p", ranks, near, 2 * step, gpu, nic_bytes_per_s)
+    forward = group_time("p2p", ranks, near, step, gpu, nic_bytes_per_s, curves)
+    backward = group_time("p2p", ranks, near, 2 * step, gpu, nic_bytes_per_s, curves)
     return Communication((ranks - 1) * forward, (ranks - 1) * backward)
 
 
@@ -284,6 +328,7 @@ def expert_parallel(
     degrees: Degrees,
     training: Training,
     nic_bytes_per_s: float,
+    curves: Curves = ASSUMED,
 ) -> Communication:
     """Seconds of dispatch and combine of a MoE layer, and of ETP's collectives.
 
@@ -298,15 +343,17 @@ def expert_parallel(
     if degrees.ep > 1:
         inside, outside = expert_parallel_bytes(model, gpu, degrees, training)
         near = min(degrees.ep, max(1, gpu.scale_up_domain // degrees.etp))
-        fast = inside / domain_bytes_per_s(gpu, "all_to_all") + (near - 1) * DOMAIN_STEP_S
-        slow = outside / nic_bytes_per_s + (ceil(degrees.ep / near) - 1) * NETWORK_STEP_S
-        one = LAUNCH_S + max(fast, slow)
+        fast = domain_curve(gpu, "all_to_all", curves)
+        slow = network_curve(nic_bytes_per_s, "all_to_all", curves)
+        domains = ceil(degrees.ep / near)
+        one = fast.launch_s if domains == 1 else max(fast.launch_s, slow.launch_s)
+        one += max(fast.seconds(near - 1, inside), slow.seconds(domains - 1, outside))
     if degrees.etp > 1:
         copies = _tokens(degrees, training) / degrees.tp * model.experts_per_token
         copies *= training.routing_imbalance * degrees.etp
         size = copies * model.hidden_size * _HALF
         domain = gpu.scale_up_domain
-        one += group_time("all_gather", degrees.etp, domain, size, gpu, nic_bytes_per_s)
+        one += group_time("all_gather", degrees.etp, domain, size, gpu, nic_bytes_per_s, curves)
     return Communication(2 * one, 2 * one)
 
 

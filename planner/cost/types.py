@@ -357,6 +357,10 @@ class Link(Protocol):
         """One-way propagation delay."""
 
     @property
+    def jitter_s(self) -> float:
+        """Spread of the one-way delay."""
+
+    @property
     def loss(self) -> float:
         """Probability that a packet is lost, below 1."""
 
@@ -375,6 +379,10 @@ class Link(Protocol):
     @property
     def distance_km(self) -> float | None:
         """Length of the fibre; None to derive it from the delay."""
+
+    @property
+    def measured_bytes_per_s(self) -> Mapping[str, float]:
+        """Measured rate of all flows together, by name of the protocol."""
 
 
 class LinkProtocol(Protocol):

@@ -21,7 +21,9 @@ from planner.instance._base import (
 )
 from planner.instance._preset import Preset, expand
 from planner.instance.errors import describe, nearest
+from planner.instance.measured import MeasuredCurve, MeasuredRate
 from planner.instance.profile import PEAK_OF, GpuProfile, Precision
+from planner.instance.route import Route, RouteError, route_links
 from planner.instance.units import (
     Bytes,
     BytesPerSecond,
@@ -97,6 +99,14 @@ class Site(Frozen):
     )
     """What a plan may use of one GPU's memory."""
     fabric_oversubscription: Oversubscription = 1.0
+    """NIC rate over what a GPU gets across the fabric, between zones and towards other sites."""
+    zone_gpus: GpuCount | None = None
+    """GPUs of one rail, pod or zone, inside which every NIC has its full rate; null = the fabric
+    is oversubscribed right above the scale-up domain."""
+    measured: Annotated[tuple[MeasuredCurve, ...], Field(max_length=20)] = ()
+    """Measured times of collectives, in place of the data sheet and the assumed latencies."""
+    provenance: str = ""
+    """Where the figures come from."""
 
     @property
     def uplink_gbps(self) -> float:
@@ -116,6 +126,23 @@ class Site(Frozen):
                 f"{self.gpu.memory_bytes} bytes of GPU {self.gpu.name}",
                 at=("memory_limit_bytes",),
             )
+        if self.zone_gpus is not None:
+            for unit, what in (
+                (self.gpus_per_node, "nodes"),
+                (self.gpu.scale_up_domain, "scale-up domains"),
+            ):
+                if self.zone_gpus % unit:
+                    raise problem(
+                        f"{self.zone_gpus} GPUs are not whole {what} of {unit}", at=("zone_gpus",)
+                    )
+        seen: dict[tuple[str, str], int] = {}
+        for i, curve in enumerate(self.measured):
+            first = seen.setdefault((curve.tier, curve.collective), i)
+            if first != i:
+                raise problem(
+                    f"measured[{first}] already gives {curve.collective} on tier {curve.tier}",
+                    at=("measured", i),
+                )
         return self
 
 
@@ -153,6 +180,8 @@ class ProtocolSpec(Frozen):
     max_distance_km: Kilometres | None = None
     """Longest link on which it stays lossless."""
     needs_deep_buffer: Flag = False
+    reorders: Flag = False
+    """Packets of one flow take several paths, so the NICs must accept them out of order."""
     max_paths: Count | None = None
     """Most parallel paths of a link that offers it without naming it."""
     source: str = ""
@@ -174,6 +203,9 @@ class Link(Frozen):
     rtt_s: Seconds | None = None
     delay_s: Seconds | None = None
     """One way."""
+    jitter_s: Seconds = 0.0
+    """Spread of the one-way delay (RFC 3550); a transfer waits for its late packets, so every
+    latency of the link contains it once."""
     loss: Annotated[float, number(0, 1, below=True)] = 0.0
     """Share of packets lost."""
     paths: Annotated[Count, Field(le=10**6)] = 1
@@ -181,12 +213,20 @@ class Link(Frozen):
     flows: Count | None = None
     """Concurrent flows of one traffic class; null = one per NIC of the smaller site end."""
     buffer: Literal["deep", "shallow"] = "deep"
+    lossless: Flag = True
+    """Priority flow control or credits may be switched on; false = no lossless protocol runs."""
+    out_of_order: Flag = True
+    """The NICs at both ends accept packets out of order; false = nothing that sprays runs."""
     lossless_distance_km: Kilometres | None = None
     """How far lossless protocols reach here, in place of their own distance."""
     protocols: Annotated[tuple[Name, ...], Field(min_length=1, max_length=100)] | None = None
     """Allowed protocols; null = all that can run here."""
     protocol_per_class: Flag = False
     """Pipeline and data-parallel traffic may use different protocols."""
+    measured: Annotated[tuple[MeasuredRate, ...], Field(max_length=100)] = ()
+    """Measured rates of protocols, in place of the transport rules."""
+    provenance: str = ""
+    """Where the figures come from."""
 
     @property
     def one_way_delay_s(self) -> float:
@@ -221,6 +261,13 @@ class Link(Frozen):
         _exactly_one(self, ("distance_km", "rtt_s", "delay_s"))
         if self.reverse_bandwidth_gbps is not None and self.bandwidth_gbps is None:
             raise problem("needs bandwidth_gbps", at=("reverse_bandwidth_gbps",))
+        seen: dict[str, int] = {}
+        for i, rate in enumerate(self.measured):
+            if seen.setdefault(rate.protocol, i) != i:
+                raise problem(
+                    f"measured[{seen[rate.protocol]}] already gives '{rate.protocol}'",
+                    at=("measured", i),
+                )
         return self
 
 
@@ -235,6 +282,10 @@ def usable(protocol: ProtocolSpec, link: Link) -> str | None:
     """Why ``protocol`` cannot run on ``link``, or None if it can."""
     if protocol.needs_deep_buffer and link.buffer != "deep":
         return f"'{protocol.name}' needs deep buffers, the link has shallow ones"
+    if protocol.reorders and not link.out_of_order:
+        return f"'{protocol.name}' sprays packets, the link's NICs do not reorder them"
+    if protocol.loss_rule == "lossless" and not link.lossless:
+        return f"'{protocol.name}' needs flow control, the link is not lossless"
     reach = protocol.max_distance_km
     if reach is not None:
         reach = reach if link.lossless_distance_km is None else link.lossless_distance_km
@@ -246,6 +297,20 @@ def usable(protocol: ProtocolSpec, link: Link) -> str | None:
     return None
 
 
+def refusal(protocol: ProtocolSpec, link: Link) -> str | None:
+    """Why ``protocol`` is no choice on ``link``, or None if it is one.
+
+    A protocol that the link names itself may have more parallel paths than ``max_paths``.
+    """
+    if link.protocols is not None and protocol.name not in link.protocols:
+        return f"'{protocol.name}' is not among the link's protocols"
+    reason = usable(protocol, link)
+    paths = protocol.max_paths
+    if reason is None and link.protocols is None and paths is not None and link.paths > paths:
+        return f"'{protocol.name}' runs over {paths} path, the link has {link.paths}"
+    return reason
+
+
 class Cluster(Frozen):
     """All sites with the network between them; ``protocols`` are the user's own."""
 
@@ -253,6 +318,8 @@ class Cluster(Frozen):
     hubs: Annotated[tuple[Hub, ...], Field(max_length=1000)] = ()
     links: Annotated[tuple[Link, ...], Field(max_length=10000)] = ()
     protocols: Annotated[tuple[ProtocolSpec, ...], Field(max_length=100)] = ()
+    routes: Annotated[tuple[Route, ...], Field(max_length=10000)] = ()
+    """Given ways between pairs of sites; all others have the fewest links, then the least delay."""
 
     @property
     def known_protocols(self) -> dict[str, ProtocolSpec]:
@@ -267,6 +334,7 @@ class Cluster(Frozen):
     def _consistent(self) -> Self:
         self._check_names()
         self._check_links()
+        self._check_routes()
         return self
 
     def _check_names(self) -> None:
@@ -326,3 +394,31 @@ class Cluster(Frozen):
                 reason = usable(known[name], link)
                 if reason:
                     raise problem(reason, at=at)
+            for j, rate in enumerate(link.measured):
+                if rate.protocol not in known:
+                    raise problem(
+                        f"unknown protocol '{rate.protocol}'",
+                        at=("links", i, "measured", j, "protocol"),
+                        suggestion=nearest(rate.protocol, known),
+                    )
+
+    def _check_routes(self) -> None:
+        site_names = [site.name for site in self.sites]
+        hub_names = [hub.name for hub in self.hubs]
+        given: dict[tuple[str, str], int] = {}
+        for i, route in enumerate(self.routes):
+            try:
+                route_links(route, site_names, hub_names, self.links)
+            except RouteError as error:
+                at = ("routes", i, *error.at)
+                raise problem(error.reason, at=at, suggestion=error.suggestion) from None
+            pairs = [(route.source, route.target)]
+            if route.both_ways:
+                pairs.append((route.target, route.source))
+            for pair in pairs:
+                if pair in given:
+                    raise problem(
+                        f"routes[{given[pair]}] already joins '{pair[0]}' to '{pair[1]}'",
+                        at=("routes", i),
+                    )
+                given[pair] = i

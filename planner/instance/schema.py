@@ -58,6 +58,24 @@ class Training(Frozen):
     causal: Flag = True
     routing_imbalance: Annotated[float, number(1, 1000)] = 1.0
     """Largest over mean number of tokens per expert-parallel rank."""
+    tokens_per_expert: (
+        Annotated[
+            tuple[Annotated[float, number(0, 1e18)], ...], Field(min_length=1, max_length=100_000)
+        ]
+        | None
+    ) = None
+    """Measured tokens (or shares) of each routed expert of a layer, in order; the imbalance of
+    every ``ep`` follows from it, in place of ``routing_imbalance``."""
+
+    @model_validator(mode="after")
+    def _one_imbalance(self) -> Self:
+        if self.tokens_per_expert is None:
+            return self
+        if self.routing_imbalance != 1.0:
+            raise problem("routing_imbalance is given too; give one", at=("tokens_per_expert",))
+        if not any(self.tokens_per_expert):
+            raise problem("no expert has a token", at=("tokens_per_expert",))
+        return self
 
 
 class Instance(Frozen):
@@ -108,6 +126,12 @@ class Instance(Frozen):
                     f"GPU {site.gpu.name} has no {self.training.precision} peak, only {has}",
                     at=("cluster", "sites", i, "gpu"),
                 )
+        tokens = self.training.tokens_per_expert
+        if tokens is not None and len(tokens) != self.model.num_experts:
+            raise problem(
+                f"has {len(tokens)} experts, the model {self.model.num_experts or 'none'}",
+                at=("training", "tokens_per_expert"),
+            )
         check_search(self)
         return self
 

@@ -19,20 +19,31 @@ LARGEST_DOCUMENT = 64 * 2**20
 
 def read_json(path: Path, *, largest: int = LARGEST_FILE) -> Any:
     """The JSON document in a file of at most ``largest`` bytes."""
+    return parse_json(_read(path, "a JSON file", largest), str(path))
+
+
+def read_text(path: Path, *, largest: int = LARGEST_FILE) -> str:
+    """The text in a file of at most ``largest`` bytes; bytes that are not UTF-8 are replaced."""
+    text = _read(path, "a text file", largest).decode("utf-8-sig", errors="replace")
+    if not text.strip():
+        raise InputError(str(path), "the file is empty")
+    return text
+
+
+def _read(path: Path, what: str, largest: int) -> bytes:
     where = str(path)
     try:
         if path.is_dir():
-            raise InputError(where, "is a directory, not a JSON file")
+            raise InputError(where, f"is a directory, not {what}")
         if not path.is_file():
             raise InputError(where, "no such file" if not path.exists() else "not a regular file")
         if path.stat().st_size > largest:
             raise InputError(where, f"larger than {largest // 2**20} MiB")
-        data = path.read_bytes()
+        return path.read_bytes()
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(where, f"cannot be read: {_cause(error)}") from None
-    return parse_json(data, where)
 
 
 def _cause(error: OSError | ValueError) -> str:

@@ -135,10 +135,12 @@ class Link:
     capacity_bytes_per_s: float = 50e9
     delay_s: float = 2.5e-3
     loss: float = 0.0
+    jitter_s: float = 0.0
     paths: int = 1
     flows: int = 1
     buffer: Literal["deep", "shallow"] = "deep"
     distance_km: float | None = None
+    measured_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
 
 
 Rule = Literal["gbn", "selective_repeat", "lossless", "cubic", "bbr", "erasure", "none"]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.cost.balance import ecmp_balance
 from planner.cost.transport import (
     TURNAROUND_S,
     cubic_bytes_per_s,
-    ecmp_balance,
     effective_rate,
     go_back_n_share,
     tail_latency,
@@ -109,29 +109,48 @@ def test_sixteen_queue_pairs_fill_100_gigabit_over_500_km() -> None:
 def test_bbr_holds_where_cubic_collapses() -> None:
     link = Link(10 * GBIT, 50e-3, 0.01)
     bbr = effective_rate(link, Protocol("bbr")).bytes_per_s
-    assert bbr == pytest.approx(0.99 * 10 * GBIT)
+    assert bbr == pytest.approx(0.99**2 * 10 * GBIT)
     assert effective_rate(link, Protocol("cubic")).bytes_per_s < bbr / 1000
-    heavy = effective_rate(replace(link, loss=0.3), Protocol("bbr")).bytes_per_s
-    assert heavy == pytest.approx(0.7 * 10 * GBIT / 4)
+    heavy = effective_rate(replace(link, loss=0.3), Protocol("bbr"))
+    assert not heavy.available
+    assert heavy.reason == "test holds its rate up to 20% loss, the link loses 30.00%"
 
 
 def test_erasure_coding_trades_bandwidth_for_latency() -> None:
     link = Link(400 * GBIT, 10e-3, 1e-4)
     coded = effective_rate(link, Protocol("erasure", code_rate=0.8))
     assert coded.bytes_per_s == pytest.approx(0.8 * 400 * GBIT)
-    assert coded.latency_s == link.delay_s
+    assert coded.latency_s == pytest.approx(link.delay_s, rel=1e-9)
     repeated = effective_rate(link, Protocol("selective_repeat"))
     assert repeated.bytes_per_s > coded.bytes_per_s
-    assert repeated.latency_s == pytest.approx(link.delay_s + 2 * link.delay_s + TURNAROUND_S)
+    rounds = 1 - (1 - 1e-4) ** 4096
+    assert repeated.latency_s == pytest.approx(
+        link.delay_s + rounds * (2 * link.delay_s + TURNAROUND_S), rel=1e-3
+    )
     lossy = effective_rate(replace(link, loss=0.3), Protocol("erasure", code_rate=0.8))
-    assert lossy.bytes_per_s == pytest.approx(0.7 * 0.8 * 400 * GBIT)
+    assert lossy.bytes_per_s == pytest.approx(0.8 / (1 + 0.8 * 0.3 / 0.7) * 400 * GBIT, rel=0.05)
     assert lossy.latency_s > link.delay_s
+
+
+def test_a_measured_rate_takes_the_place_of_the_rules() -> None:
+    measured = {"test": 3e9, "wide": 90e9}
+    link = Link(50e9, 1e-3, 1e-3, jitter_s=2e-4, paths=8, measured_bytes_per_s=measured)
+    rate = effective_rate(link, Protocol("gbn"))
+    assert (rate.bytes_per_s, rate.latency_s, rate.reason) == (
+        3e9,
+        pytest.approx(1.2e-3),
+        "measured",
+    )
+    assert effective_rate(link, Protocol("gbn", name="wide")).bytes_per_s == 50e9
+    repeated = effective_rate(link, Protocol("selective_repeat"))
+    assert repeated.latency_s == pytest.approx(1.2e-3 + tail_latency(2e-3 + TURNAROUND_S, 1e-3))
+    assert effective_rate(link, Protocol("gbn", name="other")).reason == "loss"
 
 
 def test_without_loss_there_is_no_tail() -> None:
     assert tail_latency(0.02, 0.0) == 0
-    assert tail_latency(0.02, 1e-5) == 0.02
-    assert tail_latency(0.02, 1e-3) == 0.04
+    assert tail_latency(0.02, 1e-5) == pytest.approx(0.02 * 4096e-5, rel=0.03)
+    assert tail_latency(0.02, 1e-3) == pytest.approx(0.02 * (1 - 0.999**4096 + 4096e-6), rel=0.01)
 
 
 def test_lossless_protocols_reach_so_far() -> None:
@@ -173,6 +192,7 @@ links = st.builds(
     Link,
     capacity_bytes_per_s=st.floats(1e6, 1e14),
     delay_s=st.floats(0, 0.2),
+    jitter_s=st.floats(0, 0.01),
     loss=st.floats(0, 0.5),
     paths=st.integers(1, 600),
     flows=st.integers(1, 5000),
@@ -209,6 +229,7 @@ def test_a_better_link_is_never_slower(
         replace(link, loss=link.loss * cleaner),
         replace(link, delay_s=link.delay_s * nearer),
         replace(link, flows=link.flows + flows),
+        replace(link, jitter_s=link.jitter_s * nearer),
     ):
         other = effective_rate(better, protocol)
         assert other.available >= rate.available

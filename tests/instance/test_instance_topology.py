@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from planner.instance.cluster import Cluster
+from planner.instance.cluster import Cluster, Link, refusal
 from planner.instance.load import load_instance, shipped_names
 from planner.instance.topology import directed_links, routes
 
@@ -114,25 +115,105 @@ def test_own_protocols() -> None:
     assert "mine" in {p.name for p in directed_links(everywhere)[0].protocols}
 
 
-def test_routes_take_the_least_delay_over_sites_and_hubs() -> None:
-    found = routes(cluster([link("a", "b", 50), link("a", "x", 1), link("b", "x", 1)], hubs="x"))
-    assert found == {(0, 1): (2, 5), (1, 0): (4, 3)}
-    over_site = routes(cluster([link("a", "b", 2), link("a", "c", 20), link("b", "c", 90)]))
+def test_routes_have_the_fewest_links_over_sites_and_hubs() -> None:
+    hub = [link("a", "x", 1), link("b", "x", 1)]
+    assert routes(cluster(hub, hubs="x")) == {(0, 1): (0, 3), (1, 0): (2, 1)}
+    assert routes(cluster([link("a", "b", 50), *hub], hubs="x")) == {(0, 1): (0,), (1, 0): (1,)}
+    over_site = routes(cluster([link("a", "b", 2), link("a", "c", 20)]))
     assert over_site[1, 2] == (1, 2)
     assert over_site[2, 1] == (3, 0)
 
 
-def test_equal_delays_prefer_fewer_links_then_file_order() -> None:
-    def wire(source: str, target: str, us: int) -> dict[str, Any]:
-        return {"from": source, "to": target, "bandwidth_gbps": 1, "delay_s": f"{us} us"}
+def wire(source: str, target: str, us: int) -> dict[str, Any]:
+    return {"from": source, "to": target, "bandwidth_gbps": 1, "delay_s": f"{us} us"}
 
-    direct = cluster([wire("a", "x", 10), wire("x", "b", 20), wire("a", "b", 30)], hubs="x")
-    assert routes(direct)[0, 1] == (4,)
-    tie = cluster(
-        [wire("a", "y", 10), wire("a", "x", 20), wire("y", "b", 20), wire("x", "b", 10)],
-        hubs="xy",
-    )
-    assert routes(tie)[0, 1] == (0, 4)
+
+def test_as_many_links_prefer_less_delay_then_file_order() -> None:
+    over_y = [wire("a", "y", 10), wire("y", "b", 20)]
+    faster = cluster([*over_y, wire("a", "x", 5), wire("x", "b", 20)], hubs="xy")
+    assert routes(faster)[0, 1] == (4, 6)
+    tie = cluster([*over_y, wire("a", "x", 20), wire("x", "b", 10)], hubs="xy")
+    assert routes(tie)[0, 1] == (0, 2)
+
+
+TRIANGLE = [link("a", "b", 10), link("a", "c", 10), link("b", "c", 10, name="north")]
+
+
+@pytest.mark.parametrize(
+    ("given", "there", "back"),
+    [
+        ({"via": ["c"]}, (2, 5), (4, 3)),
+        ({"via": ["c", "north"]}, (2, 5), (4, 3)),
+        ({"via": ["north"], "from": "c", "to": "a"}, (0,), (1,)),
+        ({"via": ["c"], "both_ways": False}, (2, 5), (1,)),
+        ({}, (0,), (1,)),
+    ],
+)
+def test_given_routes_stand(
+    given: dict[str, Any], there: tuple[int, ...], back: tuple[int, ...]
+) -> None:
+    document = cluster(TRIANGLE).model_dump(by_alias=True, exclude_defaults=True)
+    document["routes"] = [{"from": "a", "to": "b", **given}]
+    found = routes(Cluster.model_validate(document))
+    assert (found[0, 1], found[1, 0]) == (there, back)
+    if given.get("from") == "c":
+        assert found[2, 0] == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ([{"to": "d"}], "no site is named 'd'"),
+        ([{"to": "a"}], "the route joins 'a' to itself"),
+        ([{"via": ["nort"]}], "no site, hub or link is named 'nort'"),
+        ([{"via": ["north"]}], "link 'north' does not leave 'a'"),
+        ([{"via": ["c", "a"]}], "the route passes 'a' twice"),
+        ([{"via": ["x"]}], "no link joins 'a' and 'x'"),
+        ([{}, {"from": "b", "to": "a"}], r"routes\[0\] already joins 'b' to 'a'"),
+    ],
+)
+def test_routes_that_lead_nowhere(given: list[dict[str, Any]], reason: str) -> None:
+    document = cluster(TRIANGLE, hubs="x").model_dump(by_alias=True, exclude_defaults=True)
+    document["routes"] = [{"from": "a", "to": "b", **route} for route in given]
+    with pytest.raises(ValidationError, match=reason):
+        Cluster.model_validate(document)
+
+
+def test_what_a_link_lacks_takes_protocols_away() -> None:
+    shallow = Link.model_validate(link("a", "b", 0.5, lossless=False, out_of_order=False, paths=4))
+    known = cluster([]).known_protocols
+    assert {name: refusal(protocol, shallow) for name, protocol in known.items()} == {
+        "rdma_ecmp": None,
+        "rdma_ecmp_qp16": None,
+        "rdma_nocc": None,
+        "rdma_spray": "'rdma_spray' sprays packets, the link's NICs do not reorder them",
+        "rdma_ec": None,
+        "ib_ar": "'ib_ar' sprays packets, the link's NICs do not reorder them",
+        "tcp_cubic": None,
+        "tcp_bbr": None,
+        "dedicated": "'dedicated' runs over 1 path, the link has 4",
+    }
+    ordered = shallow.model_copy(update={"out_of_order": True})
+    reason = "'ib_ar' needs flow control, the link is not lossless"
+    assert refusal(known["ib_ar"], ordered) == reason
+    with pytest.raises(ValidationError, match="needs flow control"):
+        cluster([link("a", "b", 0.5, lossless=False, protocols=["ib_ar"])])
+
+
+def test_measured_rates_have_a_direction() -> None:
+    rates = [
+        {"protocol": "tcp_bbr", "bandwidth_gbps": 8, "reverse_bandwidth_gbps": 4},
+        {"protocol": "tcp_cubic", "bandwidth_gbps": 2},
+    ]
+    there, back = directed_links(cluster([link("a", "b", measured=rates)]))
+    assert there.measured_bytes_per_s == {"tcp_bbr": 1e9, "tcp_cubic": 0.25e9}
+    assert back.measured_bytes_per_s == {"tcp_bbr": 0.5e9, "tcp_cubic": 0.25e9}
+    for wrong, reason in (
+        ([rates[1], rates[1]], r"measured\[0\] already gives 'tcp_cubic'"),
+        ([{**rates[0], "protocol": "tcp_bbl"}], "unknown protocol 'tcp_bbl'"),
+    ):
+        with pytest.raises(ValidationError, match=reason):
+            cluster([link("a", "b", measured=wrong)])
 
 
 def test_unreachable_pairs_are_absent() -> None:

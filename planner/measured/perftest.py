@@ -1,0 +1,100 @@
+"""Logs of perftest: ``ib_write_bw``, ``ib_write_lat`` and their siblings.
+
+``Gb/sec`` is 10^9 bit; ``MB/sec`` (up to about 4.5) and ``MiB/sec`` (later) are both 2^20 bytes,
+as the message rate beside them shows.  Latencies of writes and sends are half of a round trip.
+
+Source: linux-rdma/perftest ``src/perftest_parameters.c`` (formats), ``src/perftest_resources.c``
+(``format_factor = 0x100000``).
+"""
+
+from __future__ import annotations
+
+import re
+
+from planner.instance.errors import describe
+from planner.measured.samples import MessageRun, Sample, refused
+
+BYTES_PER_S = {"gb/sec": 1.25e8, "mb/sec": 2.0**20, "mib/sec": 2.0**20}
+
+_COLUMN = re.compile(
+    r"#bytes|#iterations|BW peak|BW average|MsgRate|t_min|t_max|t_typical|t_avg|t_stdev"
+    r"|99% percentile|99\.9% percentile|tps average|mean latency|CPU_Util"
+)
+_UNIT = re.compile(r"BW average\s*\[([^\]]+)\]")
+_TITLE = re.compile(r"^\s*((?:RDMA_Write|RDMA_Read|Send|Write|Read)\b.*\bTest)\s*$")
+_PAIRS = re.compile(r"Number of qps\s*:\s*(\d+)")
+
+
+def read(text: str, file: str) -> list[MessageRun]:
+    """The runs in a log.
+
+    Raises
+    ------
+    InputError
+        With file, line and reason, if the log is not one of perftest, sums both directions or is
+        cut off.
+    """
+    runs: list[MessageRun] = []
+    columns: list[str] = []
+    rows: list[Sample] = []
+    title, pairs, what, factor = "perftest", "", "", 1.0
+
+    def finish() -> None:
+        if rows:
+            runs.append(MessageRun(what, tuple(rows), f"{title}{pairs}", file))
+            rows.clear()
+
+    for number, line in enumerate(text.splitlines(), start=1):
+        if found := _TITLE.match(line):
+            finish()
+            title, columns, pairs = found[1], [], ""
+            if "Bidirectional" in title:
+                raise refused(file, number, "the figures sum both directions: run without -b")
+        elif found := _PAIRS.search(line):
+            pairs = f", {found[1]} queue pairs"
+        elif "#bytes" in line:
+            finish()
+            columns = _COLUMN.findall(line)
+            what, factor = _meaning(line, columns, file, number)
+        elif columns and line.split() and line.split()[0].isdigit():
+            rows.append(_row(line.split(), columns, what, factor, file, number))
+    finish()
+    if not runs:
+        raise refused(
+            file, None, "no output of perftest: no line '#bytes #iterations ...' with rows below"
+        )
+    return runs
+
+
+def _meaning(line: str, columns: list[str], file: str, number: int) -> tuple[str, float]:
+    """What the rows hold, and the factor to bytes/s."""
+    if "t_typical" in columns or "t_avg" in columns:
+        return "latency", 1.0
+    unit = _UNIT.search(line)
+    if unit is None:
+        raise refused(file, number, "a header with neither 'BW average[unit]' nor 't_avg[usec]'")
+    factor = BYTES_PER_S.get(unit[1].strip().lower())
+    if factor is None:
+        raise refused(file, number, f"the unit {describe(unit[1])} is not {', '.join(BYTES_PER_S)}")
+    return "bandwidth", factor
+
+
+def _row(
+    row: list[str], columns: list[str], what: str, factor: float, file: str, number: int
+) -> Sample:
+    if len(row) < len(columns):
+        raise refused(
+            file, number, f"{len(row)} columns, the header has {len(columns)}: the line is cut off"
+        )
+    name = "BW average"
+    if what == "latency":
+        name = "t_typical" if "t_typical" in columns else "t_avg"
+    text = row[columns.index(name)]
+    try:
+        value = float(text)
+    except ValueError:
+        raise refused(file, number, f"{describe(text)} is no number") from None
+    if value <= 0:
+        raise refused(file, number, f"{name} is {text}: nothing was measured")
+    size = int(row[0])
+    return Sample(size, value * 1e-6 if what == "latency" else size / (value * factor))
