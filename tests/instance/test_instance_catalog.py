@@ -108,7 +108,11 @@ def test_protocols(name: str) -> None:
 def test_a_stack_is_six_numbers_and_facts_of_its_design() -> None:
     numeric = [name for name, f in StackSpec.model_fields.items() if f.annotation is float]
     assert tuple(numeric) == NUMBERS
-    facts = {"attention_kernel", "selective_recompute", "sequence_parallel", "flat_rings"}
+    facts = {
+        "attention_kernel", "loss_kernel", "expert_kernels", "optimizer_kernel",
+        "selective_recompute", "sequence_parallel", "shards_master_weights", "eight_bit_inputs",
+        "replicates_kv_heads", "flat_rings",
+    }  # fmt: skip
     assert set(StackSpec.model_fields) - {"name", "source", "fitted", *NUMBERS} == facts
 
 
