@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ from planner.backends import SolveStatus as EngineStatus
 from planner.check import check_plan
 from planner.choices import CaseChoices
 from planner.cost.coefficients import case_coefficients
-from planner.instance.schema import Instance
+from planner.instance.schema import Instance, StackSpec
 from planner.plan import Degrees, Plan
 from planner.problem import Problem
 from planner.search.bounds import Bounds, CaseBounds
@@ -23,6 +24,8 @@ from tests.brute_force import best_plan
 from tests.random_instances import random_instance
 
 SEEDS = range(200)
+SOFTWARE_SEEDS = range(10)
+"""Seeds that are also tried with software unlike any of the catalog."""
 CBC_SEEDS = range(3, 200, 10)
 """Seeds on which CBC is the engine of the whole search."""
 CBC_LIMIT_S = 30.0
@@ -111,6 +114,35 @@ def test_enumeration_and_both_engines_agree(seed: int, cbc: Engine) -> None:
     assert outcome.status is EngineStatus.OPTIMAL, (outcome.status, outcome.message)
     assert outcome.time_us == outcome.bound_us == brute.best_time_us
     assert "CBC" in outcome.engine
+
+
+def other_software(seed: int) -> StackSpec:
+    """A stack whose numbers and facts lie anywhere in their ranges."""
+    rng = random.Random(f"software {seed}")
+    shares = ("tp_exposed", "ep_exposed", "fsdp_exposed")
+    return StackSpec.model_validate(
+        {
+            **{name: rng.choice((0, rng.random(), 1)) for name in shares},
+            "routing_factor": rng.choice((0, 1, 20)),
+            "host_floor_s": rng.choice((0, 1e-4, 1e-2)),
+            "fixed_s": rng.choice((0, 0.05)),
+            "attention_kernel": rng.choice(("fused", "triton", "unfused")),
+            "selective_recompute": rng.choice(("attention", "operators")),
+            "sequence_parallel": rng.random() < 0.5,
+            "flat_rings": rng.random() < 0.5,
+        }
+    )
+
+
+@pytest.mark.parametrize("seed", SOFTWARE_SEEDS)
+def test_search_and_enumeration_agree_for_any_software(seed: int) -> None:
+    """Bounds and rules hold whatever the host floor and the exposed shares make of durations."""
+    instance = random_instance(seed).model_copy(update={"stack": other_software(seed)})
+    brute = best_plan(instance)
+    result = solve(instance, backend="cp-sat")
+    assert_settled(instance, result)
+    assert result.time_us == brute.best_time_us
+    assert tie_key(result.plan) == tie_key(brute.plan)
 
 
 @pytest.mark.parametrize("seed", CBC_SEEDS)
