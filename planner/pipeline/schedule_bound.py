@@ -120,7 +120,7 @@ def _counts_before(problem: ScheduleProblem) -> dict[_Class, dict[_Class, _Times
         for place, k in enumerate(chunks):
             need = {cls: counts.copy() for cls, counts in result["F", chunks[-1]].items()}
             need |= {("F", j): n + 1 for j in chunks}
-            for j in chunks:
+            for j in chunks[place:]:
                 floor = n + (j > k)
                 need["B", j] = np.maximum(need.get(("B", j), floor), floor)
             result["B", k] = need
