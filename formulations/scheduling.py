@@ -147,7 +147,8 @@ class SchedulingModel(Model):
     def families(self) -> dict[str, int]:
         """Return the number of rows and groups by family."""
         found = super().families()
-        for group in (*self.no_overlaps, *self.levels):
+        groups: list[NoOverlap | Level] = [*self.no_overlaps, *self.levels]
+        for group in groups:
             found[group.family] = found.get(group.family, 0) + 1
         return found
 

@@ -125,7 +125,7 @@ def build_schedule(
         model.add(time - variable >= rest, family="remainder")
     for op, variable in sent.items():
         pair = problem.edge(op.kind, op.chunk)
-        if pair in window.link_remainder:
+        if pair is not None and pair in window.link_remainder:
             model.add(time - variable >= window.link_remainder[pair], family="remainder")
     model.minimize(time)
     return ScheduleModel(model, problem, window, start, sent, before, time)
@@ -220,8 +220,8 @@ def _inputs(
     """Families ``input`` and ``order``: inputs are there, microbatches of a class take turns."""
     for op, variable in start.items():
         source = problem.source(op.kind, op.chunk)
-        producer = None if source is None else Op(*source, op.microbatch)
-        if producer in start:
+        producer = op if source is None else Op(*source, op.microbatch)
+        if source is not None and producer in start:
             pair = problem.edge(producer.kind, producer.chunk)
             delay = 0 if pair is None else problem.delay.get(pair, 0)
             if producer in sent:

@@ -257,9 +257,7 @@ def evaluate(problem: ScheduleProblem, table: OpTable) -> Timeline:
     if waiting:
         raise ValueError(f"the op table deadlocks; waited for: {sorted(waiting)}")
     makespan = max(ready + end for ready, end in zip(clock, problem.end, strict=True))
-    return Timeline(
-        table, tuple(map(tuple, starts)), tuple(map(tuple, begins)), makespan
-    )
+    return Timeline(table, tuple(map(tuple, starts)), tuple(map(tuple, begins)), makespan)
 
 
 def _inputs(problem: ScheduleProblem, op: Op) -> list[Op]:
@@ -298,7 +296,9 @@ def _completeness(problem: ScheduleProblem, table: OpTable) -> list[str]:
         if len(present) != len(row):
             faults.append(f"device {device} runs an op twice")
         faults += [f"device {device} lacks {op}" for op in sorted(expected - present)[:1]]
-        faults += [f"device {device} runs the strange {op}" for op in sorted(present - expected)[:1]]
+        faults += [
+            f"device {device} runs the strange {op}" for op in sorted(present - expected)[:1]
+        ]
     return faults
 
 
@@ -360,11 +360,11 @@ def violations(problem: ScheduleProblem, timeline: Timeline) -> list[str]:
 def _order_faults(problem: ScheduleProblem, timeline: Timeline) -> list[str]:
     """One op at a time, not before the device starts, microbatches in order."""
     faults = []
-    for device, (row, starts) in enumerate(
-        zip(timeline.table.rows, timeline.starts, strict=True)
-    ):
+    for device, (row, starts) in enumerate(zip(timeline.table.rows, timeline.starts, strict=True)):
         if starts[0] < problem.start[device]:
-            faults.append(f"device {device} begins at {starts[0]}, not from {problem.start[device]}")
+            faults.append(
+                f"device {device} begins at {starts[0]}, not from {problem.start[device]}"
+            )
         for (op, begin), (after, follows) in pairwise(zip(row, starts, strict=True)):
             if follows < begin + problem.duration(op.kind, op.chunk):
                 faults.append(f"{after} begins at {follows}, while {op} runs")

@@ -174,9 +174,7 @@ def _heads(
     return heads
 
 
-def _arrival(
-    problem: ScheduleProblem, source: _Class, begin: int, sent: dict[_Class, int]
-) -> int:
+def _arrival(problem: ScheduleProblem, source: _Class, begin: int, sent: dict[_Class, int]) -> int:
     """When the result of an op is there at the earliest; ``sent`` keeps the last transfer."""
     ready = begin + problem.duration(*source)
     pair = problem.edge(*source)
@@ -211,9 +209,7 @@ def _tails(
     """Least remainders after the end of every op: the sweep of :func:`_heads` backwards in time."""
     m = problem.num_microbatches
     order = _order(problem)
-    tails = {
-        cls: np.full(m, problem.end[problem.devices[cls[1]]], dtype=np.int64) for cls in order
-    }
+    tails = {cls: np.full(m, problem.end[problem.devices[cls[1]]], dtype=np.int64) for cls in order}
     after: dict[_Class, list[tuple[_Class, int, _Times]]] = {cls: [] for cls in order}
     for cls, rows in before.items():
         for other, need in rows.items():
@@ -239,12 +235,12 @@ def _tails(
                         rest = max(rest, sent[cls] + problem.occupancy.get(pair, 0))
                     sent[cls] = rest
                 tail = max(tail, rest)
-            rows = [
+            later = [
                 (tails[other][first[n] :][::-1], duration)
                 for other, duration, first in after[cls]
                 if first[n] < m
             ]
-            tails[cls][n] = max(tail, _completion(rows))
+            tails[cls][n] = max(tail, _completion(later))
     return tails
 
 
@@ -303,18 +299,14 @@ def _link_bounds(
         jobs = []
         for kind, k in users:
             follower: _Class = (kind, k + 1 if kind == "F" else k - 1)
-            for head, tail in zip(
-                heads[kind, k].tolist(), tails[follower].tolist(), strict=True
-            ):
+            for head, tail in zip(heads[kind, k].tolist(), tails[follower].tolist(), strict=True):
                 rest = left + problem.duration(*follower) + tail
                 jobs.append((head + problem.duration(kind, k), occupancy, rest))
         found.append((one_machine_bound(jobs), f"link {pair[0]}→{pair[1]}"))
     return found
 
 
-def _memory_bounds(
-    problem: ScheduleProblem, heads: dict[_Class, _Times]
-) -> list[tuple[int, str]]:
+def _memory_bounds(problem: ScheduleProblem, heads: dict[_Class, _Times]) -> list[tuple[int, str]]:
     r"""Memory times time: every microbatch holds memory at least for its round trip.
 
     .. math::

@@ -63,6 +63,9 @@ def render_solve(result: SolveResult, console: Console) -> None:
         _print_time(result.breakdown_us, console)
         _print_memory(result.memory, console)
         _print_links(result.provenance.get("link_bytes"), console)
+    if (synthesized := document.get("synthesized")) is not None:
+        _title("Synthesised schedule (op order of its own, beside the plan)", console)
+        _print_pairs(_synthesis_pairs(synthesized), console)
     _title("Proof", console)
     _print_pairs(_proof_pairs(result), console)
 
@@ -128,6 +131,24 @@ def _figures(result: SolveResult, document: Mapping[str, Any]) -> dict[str, str]
         convention = document.get("mfu_convention")
         figures["MFU"] = percent(mfu) + (f" ({convention})" if convention else "")
     return figures
+
+
+def _synthesis_pairs(synthesized: Mapping[str, Any]) -> dict[str, str]:
+    """Time, bound and kind of a synthesised schedule."""
+    case = synthesized["case"]
+    template = synthesized["template_time_s"]
+    time = synthesized["iteration_time_s"]
+    chunks = "2 chunks a stage in a V" if case["virtual_stages"] == 2 else "1 chunk a stage"
+    backward = "split backward" if synthesized["split_backward"] else "unsplit backward"
+    proof = "proven" if synthesized["proven"] else f"gap {percent(synthesized['gap'])}"
+    return {
+        "iteration": exact_seconds(round(time * 1e6)),
+        "lower bound": f"{exact_seconds(round(synthesized['lower_bound_s'] * 1e6))} ({proof}, "
+        f"{synthesized['bound_rule']})",
+        "placement of": f"tp {case['tp']} · cp {case['cp']} · ep {case['ep']} · pp {case['pp']} · "
+        f"dp {case['dp']}, template plan {exact_seconds(round(template * 1e6))}",
+        "order": f"{chunks}, {backward}, found by {synthesized['method']}",
+    }
 
 
 def _print_time(breakdown_us: Mapping[str, int], console: Console) -> None:

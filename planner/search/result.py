@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planner.check import StageMemory, memory_to_json
 from planner.cost.flops import model_flops_per_token
 from planner.instance.schema import Instance
 from planner.plan import Plan
+
+if TYPE_CHECKING:
+    from planner.search.synthesis.plan_schedule import SynthesizedSchedule
 
 
 class SolveStatus(StrEnum):
@@ -62,6 +65,8 @@ class SolveResult:
         ``cases`` (boxes with verdicts), ``cases_total`` and ``grade``.
     provenance
         Versions, seed, engine, wall time and what closed what.
+    synthesized
+        An op table of its own for the placement, where asked for and found.
     """
 
     instance: Instance
@@ -75,6 +80,7 @@ class SolveResult:
     memory: tuple[StageMemory, ...] = ()
     certificate: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+    synthesized: SynthesizedSchedule | None = None
 
     @property
     def gap(self) -> float | None:
@@ -135,6 +141,7 @@ class SolveResult:
             "memory": memory_to_json(self.memory) if has_plan else None,
             "certificate": self.certificate,
             "provenance": self.provenance,
+            "synthesized": None if self.synthesized is None else self.synthesized.to_json(),
         }
 
 

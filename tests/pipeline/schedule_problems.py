@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import product
+from itertools import pairwise, product
 
 from planner.pipeline.op_table import OpTable, ScheduleProblem, evaluate, peak_memory
 from planner.pipeline.ops import Op
@@ -55,7 +55,7 @@ def random_problem(
     chunks, count = len(devices), max(devices) + 1
     full = tuple(rng.randint(2, 5) for _ in devices)
     held = tuple(rng.randint(0, size) for size in full)
-    pairs = {(i, j) for i, j in zip(devices, devices[1:], strict=False) if i != j}
+    pairs = {(i, j) for i, j in pairwise(devices) if i != j}
     pairs |= {(j, i) for i, j in pairs}
     occupancy = {pair: rng.choice((0, 0, 3, 12)) for pair in pairs}
     return ScheduleProblem(

@@ -13,7 +13,7 @@ scheduling and rescheduling with genetic algorithms", Evolutionary Computation 7
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from planner.pipeline.op_table import OpTable, ScheduleProblem, Timeline
@@ -51,7 +51,6 @@ def list_schedule(
     keys: Keys,
     *,
     patience: float = 0.0,
-    live: Sequence[int] | None = None,
 ) -> OpTable:
     """Return the op table that a list scheduler builds.
 
@@ -66,8 +65,6 @@ def list_schedule(
         Urgency of every op.
     patience
         From 0 (never wait on purpose) to 1 (active schedules).
-    live
-        By chunk, the most microbatches between F and B; None = what memory allows.
     """
     order = [(kind, k) for kind in problem.kinds for k in range(problem.num_chunks)]
     number = {cls: i for i, cls in enumerate(order)}
@@ -76,8 +73,7 @@ def list_schedule(
     m = problem.num_microbatches
     device_of = [problem.devices[k] for _, k in order]
     local = [
-        [i for i, device in enumerate(device_of) if device == d]
-        for d in range(problem.num_devices)
+        [i for i, device in enumerate(device_of) if device == d] for d in range(problem.num_devices)
     ]
     delay = [problem.delay.get(pair, 0) for pair in pairs]
     occupancy = [problem.occupancy.get(pair, 0) for pair in pairs]
@@ -91,7 +87,6 @@ def list_schedule(
     rows: list[list[Op]] = [[] for _ in range(problem.num_devices)]
     heap = [(time, device) for device, time in enumerate(wake)]
     heapq.heapify(heap)
-    backward = [number.get(("B", k), -1) for _, k in order]
     while heap:
         now, device = heapq.heappop(heap)
         if now != wake[device]:
@@ -104,11 +99,8 @@ def list_schedule(
             if n >= len(ready[i]):
                 continue
             stream = streams[i]
-            if stream.cls[0] == "F":
-                if level[device] + stream.room > problem.limit[device]:
-                    continue
-                if live is not None and n - done[backward[i]] >= live[stream.cls[1]]:
-                    continue
+            if stream.cls[0] == "F" and level[device] + stream.room > problem.limit[device]:
+                continue
             begin = max(now, ready[i][n])
             candidates.append((stream.keys[n], begin, i))
             soonest = min(soonest, begin)
@@ -235,14 +227,11 @@ def _followers(problem: ScheduleProblem) -> dict[Class, list[Class]]:
     return found
 
 
-Rule = Callable[[Class, int], int]
-"""Urgency of the op of a class and microbatch."""
-
-
-def keys_by(problem: ScheduleProblem, rule: Rule) -> dict[Class, list[int]]:
-    """Urgencies by a rule for every op."""
+def keys_by_kind(problem: ScheduleProblem, order: str) -> dict[Class, list[int]]:
+    """Urgency by the kind of an op, as in ``"BFW"``, and among equal kinds by microbatch."""
+    count = problem.num_microbatches
     return {
-        (kind, k): [rule((kind, k), n) for n in range(problem.num_microbatches)]
+        (kind, k): [order.index(kind) * count + n for n in range(count)]
         for kind in problem.kinds
         for k in range(problem.num_chunks)
     }

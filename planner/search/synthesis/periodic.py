@@ -78,9 +78,7 @@ def _later(ops: tuple[Op, ...], shift: int) -> list[Op]:
     return [Op(op.kind, op.chunk, op.microbatch + shift) for op in ops]
 
 
-def unrolled(
-    problem: ScheduleProblem, timeline: Timeline, most: int = 4
-) -> Iterator[OpTable]:
+def unrolled(problem: ScheduleProblem, timeline: Timeline, most: int = 4) -> Iterator[OpTable]:
     """Yield tables for a problem from a timeline of the same pipeline with fewer microbatches.
 
     Only cycles whose shift divides the missing microbatches count; at most ``most`` tables.

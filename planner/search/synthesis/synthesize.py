@@ -24,7 +24,7 @@ from planner.pipeline.op_table import (
 from planner.pipeline.schedule_bound import ScheduleBound, schedule_bound
 from planner.search.synthesis.list_scheduling import (
     Class,
-    keys_by,
+    keys_by_kind,
     latest_starts,
     list_schedule,
 )
@@ -112,7 +112,7 @@ class _OutOfTimeError(Exception):
     """The time limit has passed."""
 
 
-class _Done(Exception):  # noqa: N818
+class _DoneError(Exception):
     """The wanted gap is reached."""
 
 
@@ -157,7 +157,7 @@ def synthesize(
         if engine is not None:
             run.model(engine)
             run.neighbourhoods(engine)
-    except _Done:
+    except _DoneError:
         pass
     except _OutOfTimeError:
         run.best.limit = "time"
@@ -204,14 +204,16 @@ class _Run:
 
     def _stop_if_done(self) -> None:
         if self.best.gap <= self.gap:
-            raise _Done
+            raise _DoneError
         self._left()
 
     def _checked(self, table: OpTable) -> Timeline:
         timeline = evaluate(self.problem, table)
         faults = violations(self.problem, timeline)
         if faults:
-            raise RuntimeError(f"internal disagreement: a proposed op table is refused: {faults[0]}")
+            raise RuntimeError(
+                f"internal disagreement: a proposed op table is refused: {faults[0]}"
+            )
         return timeline
 
     def _offer(self, method: str, table: OpTable) -> bool:
@@ -338,9 +340,7 @@ class _Run:
     def _solve(self, engine: Engine, window: Window, limit_s: float | None) -> EngineResult:
         """Let the engine order the ops of a window; take its table where it is not worse."""
         best = self.best
-        built = build_schedule(
-            self.problem, window, lower=best.bound_us, upper=best.makespan_us
-        )
+        built = build_schedule(self.problem, window, lower=best.bound_us, upper=best.makespan_us)
         result = engine.solve(
             built.model,
             EngineOptions(
@@ -375,6 +375,5 @@ def _rules(
 ) -> Iterator[tuple[str, dict[Class, list[int]]]]:
     """Urgencies by name."""
     yield "tails", _tail_keys(problem, bound)
-    count = problem.num_microbatches
     for order in ("BFW", "FBW"):
-        yield order, keys_by(problem, lambda cls, n, order=order: order.index(cls[0]) * count + n)
+        yield order, keys_by_kind(problem, order)
