@@ -36,6 +36,10 @@ from planner.pipeline.schedules import SCHEDULES, Template, chunk_devices
 from planner.problem import Problem
 from planner.search.synthesis.synthesize import OnProgress, Synthesis, synthesize
 
+MAX_OPS = 100_000
+"""Pipelines with more ops are left out: one list schedule of so many takes seconds."""
+LEAST_LIMIT_S = 1e-3
+"""Time limit of a variant whose turn comes after the deadline: one list schedule."""
 MAX_PLACEMENTS = 4
 """Plans whose placement is tried: the answer, then the last incumbents with other degrees."""
 
@@ -147,7 +151,7 @@ def synthesize_for_plans(
     Returns
     -------
     SynthesizedSchedule or None
-        None where no variant fits in memory.
+        None where no variant fits in memory or in ``MAX_OPS``.
     """
     deadline = time.monotonic() + time_limit_s
     found: list[tuple[Variant, int, Synthesis]] = []
@@ -157,7 +161,7 @@ def synthesize_for_plans(
             result = synthesize(
                 variant.problem,
                 starts=template_starts(variant.problem),
-                time_limit_s=max(0.0, deadline - time.monotonic()) or None,
+                time_limit_s=max(LEAST_LIMIT_S, deadline - time.monotonic()),
             )
             found.append((variant, plan_time, result))
             limit = limit or result.limit
@@ -169,16 +173,16 @@ def synthesize_for_plans(
         return None
     if engine is not None and limit is None:
         limit = _improve(found, engine, deadline, workers, seed, on_progress)
-    finished = [_finished(problem, *entry) for entry in found]
-    best = min(range(len(found)), key=lambda i: (finished[i][0], i))
+    finished = [_finished(problem, variant, result) for variant, _, result in found]
+    best = min(range(len(found)), key=lambda i: (finished[i].time_us, i))
     variant, plan_time, result = found[best]
-    time_us, bound_us, timeline = finished[best]
+    time_us, bound_us, exact, timeline = finished[best]
     return SynthesizedSchedule(
         layout=variant.layout,
         plan_time_us=plan_time,
         time_us=time_us,
         bound_us=bound_us,
-        problem=variant.problem,
+        problem=exact,
         timeline=timeline,
         synthesis=result,
         memory=_memory(problem, variant, timeline.table),
@@ -229,7 +233,7 @@ def variants(problem: Problem, layout: Layout) -> Iterator[Variant]:
             continue
         co = case_coefficients(problem, changed.degrees)
         found = _variant(problem, co, changed)
-        if found is not None:
+        if found is not None and found.problem.num_ops <= MAX_OPS:
             yield found
 
 
@@ -315,31 +319,38 @@ def template_starts(problem: ScheduleProblem) -> Iterator[tuple[str, OpTable]]:
                 yield name if not extra else f"{name} + {extra}", template_table(template)
 
 
-def _finished(
-    problem: Problem, variant: Variant, plan_time: int, result: Synthesis
-) -> tuple[int, int, Timeline]:
-    """Z of a table with the synchronisation that its own last ops hide, its bound, its timeline."""
-    del plan_time
-    if variant.problem.end == variant.relaxed.end:
-        timeline, bound = result.timeline, result.bound_us
-    else:
+class _Finished(NamedTuple):
+    """A variant's table with the synchronisation that its own last ops hide."""
+
+    time_us: int
+    bound_us: int
+    problem: ScheduleProblem
+    timeline: Timeline
+
+
+def _finished(problem: Problem, variant: Variant, result: Synthesis) -> _Finished:
+    """Z of a table, its bound, and the problem with the times after the table's own last ops."""
+    exact, timeline, bound = variant.problem, result.timeline, result.bound_us
+    if variant.problem.end != variant.relaxed.end:
         layout = variant.layout
-        last = [(row[-1].kind, row[-1].chunk) for row in result.timeline.table.rows]
-        first = [row[0].chunk for row in result.timeline.table.rows]
+        rows = result.timeline.table.rows
         values = layout_durations(
-            problem, case_coefficients(problem, layout.degrees), layout, first, last
+            problem,
+            case_coefficients(problem, layout.degrees),
+            layout,
+            [row[0].chunk for row in rows],
+            [(row[-1].kind, row[-1].chunk) for row in rows],
         )
-        own = tuple(values[Duration("end", device)] for device in range(layout.degrees.pp))
-        exact = variant.problem.with_end(own)
+        exact = variant.problem.with_end(
+            tuple(values[Duration("end", device)] for device in range(layout.degrees.pp))
+        )
         timeline = evaluate(exact, result.timeline.table)
-        faults = violations(exact, timeline)
-        if faults:
-            raise RuntimeError(f"internal disagreement: an op table is refused: {faults[0]}")
         bound = schedule_bound(variant.relaxed).value
-    return (
-        variant.fixed_us + timeline.makespan,
-        min(variant.fixed_us + bound, variant.fixed_us + timeline.makespan),
-        timeline,
+    faults = violations(exact, timeline)
+    if faults:
+        raise RuntimeError(f"internal disagreement: an op table is refused: {faults[0]}")
+    return _Finished(
+        variant.fixed_us + timeline.makespan, variant.fixed_us + bound, exact, timeline
     )
 
 
@@ -353,16 +364,14 @@ def _memory(problem: Problem, variant: Variant, table: OpTable) -> tuple[StageMe
     )
 
 
-def _tried(
-    entry: tuple[Variant, int, Synthesis], numbers: tuple[int, int, Timeline]
-) -> dict[str, Any]:
+def _tried(entry: tuple[Variant, int, Synthesis], numbers: _Finished) -> dict[str, Any]:
     variant, plan_time, result = entry
     return {
         "case": variant.layout.degrees._asdict(),
         "split_backward": variant.problem.weight is not None,
         "template_time_us": plan_time,
-        "value_us": numbers[0],
-        "bound_us": numbers[1],
+        "value_us": numbers.time_us,
+        "bound_us": numbers.bound_us,
         "method": result.method,
         "wall_time_s": round(result.wall_time_s, 3),
         "errors": result.errors,
