@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import islice
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from planner.backends import Engine
+from planner.backends import Engine, SolveStatus
 from planner.instance import load_instance
 from planner.instance.fixes import with_fixes
 from planner.pipeline.op_table import evaluate, template_table, violations
@@ -182,3 +184,53 @@ def test_variants_keep_the_placement() -> None:
 def test_unknown_schedule_modes_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown schedule 'dream'"):
         solve(load_instance("tiny"), schedule="dream")
+
+
+def test_an_interrupted_synthesis_keeps_the_proven_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.search.solve.synthesize_for_plans", interrupted)
+    job = with_fixes(load_instance("tiny"), ("pp=2", "micro_batch_size=1", "dp=4", "tp=1"))
+    result = solve(job, schedule="synthesize", workers=2)
+    assert (result.status.name, result.limit) == ("INTERRUPTED", "interrupt")
+    assert result.plan is not None and result.time_us == result.bound_us
+    assert result.synthesized is None
+
+
+def test_the_table_of_a_slow_boundary_beats_the_template(engine: Engine) -> None:
+    """Memory for a microbatch a stage and one slow boundary: 1F1B and ZB-H1 wait, a table need not.
+
+    CrossPipe's setting of 2 T_F latency and bandwidth (Table 5), its F, B, W in units of 100 µs.
+    """
+    problem = pipeline(8, 16, ops=(380, 392, 392), slow={3: (760, 760)})
+    found = synthesize(problem, engine=engine, time_limit_s=60, gap=0.01, workers=2)
+    stock = evaluate(problem, template_table(Template("zb_h1", 8, 1, 16, None, (0,) * 8)))
+    assert found.gap <= 0.01
+    assert found.makespan_us <= 0.67 * stock.makespan
+
+
+class _Liar:
+    """An engine with a bound above every table."""
+
+    def __init__(self, engine: Engine, excess: int) -> None:
+        self._engine = engine
+        self._excess = excess
+
+    def solve(self, model: Any, options: Any) -> Any:
+        result = self._engine.solve(model, options)
+        return SimpleNamespace(
+            status=SolveStatus.FEASIBLE,
+            values=result.values,
+            bound=result.objective + self._excess,
+            trusted=True,
+            engine_version="liar 1",
+            message="",
+        )
+
+
+def test_an_engine_that_is_contradicted_loses_its_bound(engine: Engine) -> None:
+    problem = pipeline(4, 16, slow={1: (20, 5)})
+    found = synthesize(problem, engine=_Liar(engine, 1), time_limit_s=6, workers=2)  # type: ignore[arg-type]
+    assert found.errors and "liar 1 claims that nothing is below 1141 µs" in found.errors[0]
+    assert found.bound_us == schedule_bound(problem).value and found.proof == "open"

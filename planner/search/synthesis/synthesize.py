@@ -222,6 +222,16 @@ class _Run:
             return False
         timeline = self._checked(table)
         best = self.best
+        if timeline.makespan < self.bound.value:
+            raise RuntimeError(
+                f"internal disagreement: a checked op table of {timeline.makespan} µs is below the "
+                f"bound of {self.bound.value} µs"
+            )
+        if timeline.makespan < best.bound_us:
+            self._distrust(
+                f"{best.bound_engine} claims that nothing is below {best.bound_us} µs; a checked "
+                f"table has {timeline.makespan} µs"
+            )
         best.timeline, best.method = timeline, method
         best.steps.append((method, timeline.makespan, time.monotonic() - best.began))
         self._report()
@@ -229,9 +239,15 @@ class _Run:
 
     def _raise_bound(self, value: int, engine: str) -> None:
         best = self.best
-        if value > best.bound_us:
+        if value > best.bound_us and not best.errors:
             best.bound_us, best.rule, best.bound_engine = value, "model", engine
             self._report()
+
+    def _distrust(self, fault: str) -> None:
+        """Note a contradiction of the engine, and go back to the bound that needs none."""
+        best = self.best
+        best.errors.append(fault)
+        best.bound_us, best.rule, best.bound_engine = self.bound.value, self.bound.rule, None
 
     def _report(self) -> None:
         if self.on_progress is not None:
@@ -306,7 +322,7 @@ class _Run:
             if result.bound <= self.best.makespan_us:
                 self._raise_bound(result.bound, result.engine_version)
             else:
-                self.best.errors.append(
+                self._distrust(
                     f"{result.engine_version} claims that nothing is below {result.bound} µs; a "
                     f"checked table has {self.best.makespan_us} µs"
                 )
@@ -352,7 +368,7 @@ class _Run:
             ),
         )
         if result.status is SolveStatus.ERROR:
-            best.errors.append(result.message)
+            self._distrust(result.message)
         if result.values is not None:
             table = built.table(result.values, best.timeline.table.rows)
             if not self._offer(result.engine_version, table):
