@@ -197,6 +197,8 @@ def crosspipe(engine: Engine, limit_s: float) -> Iterator[str]:
         "fits, on the same event graph (asynchronous sends). *Stock*: the best measured stock "
         "schedule of the row; *blocking*: 1F1B or ZB-H1 (the faster) on the event graph with "
         "senders that wait for the arrival, as that stack does. *Bound of all*: of the variants. "
+        "The rows with recompute do not say their memory limit; 8 microbatches are assumed, so "
+        "CrossPipe's own column is not at the same memory. "
         f"At most {limit_s:g} s for each of three variants.\n"
     )
     yield (

@@ -138,7 +138,9 @@ def _synthesis_pairs(synthesized: Mapping[str, Any]) -> dict[str, str]:
     case = synthesized["case"]
     template = synthesized["template_time_s"]
     time = synthesized["iteration_time_s"]
-    chunks = "2 chunks a stage in a V" if case["virtual_stages"] == 2 else "1 chunk a stage"
+    count = case["virtual_stages"]
+    where = {"v": " in a V", "loop": ""}[synthesized["chunk_map"]]
+    chunks = f"{count} chunks a stage{where}" if count > 1 else "1 chunk a stage"
     backward = "split backward" if synthesized["split_backward"] else "unsplit backward"
     proof = "proven" if synthesized["proven"] else f"gap {percent(synthesized['gap'])}"
     return {

@@ -234,3 +234,15 @@ def test_an_engine_that_is_contradicted_loses_its_bound(engine: Engine) -> None:
     found = synthesize(problem, engine=_Liar(engine, 1), time_limit_s=6, workers=2)  # type: ignore[arg-type]
     assert found.errors and "liar 1 claims that nothing is below 1141 µs" in found.errors[0]
     assert found.bound_us == schedule_bound(problem).value and found.proof == "open"
+
+
+def test_the_plan_s_own_chunks_are_tried_from_its_own_order() -> None:
+    fixes = ("pp=2", "micro_batch_size=1", "dp=2", "tp=1", "schedule=interleaved")
+    job = with_fixes(load_instance("tiny"), fixes)
+    result = solve(job, schedule="synthesize", workers=2, time_limit_s=120)
+    assert result.plan is not None and result.plan.virtual_stages > 1
+    assert result.synthesized is not None and result.time_us is not None
+    own = result.synthesized.tried[0]
+    assert own["chunk_map"] == "loop" and not own["split_backward"]
+    assert own["case"]["virtual_stages"] == result.plan.virtual_stages
+    assert own["bound_us"] <= own["value_us"] <= result.time_us

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from planner.backends import Engine
@@ -112,6 +112,7 @@ class SynthesizedSchedule:
             "bound_rule": self.synthesis.rule,
             "template_time_s": self.plan_time_us / 1e6,
             "case": self.layout.degrees._asdict(),
+            "chunk_map": SCHEDULES[self.layout.schedule].chunk_map,
             "split_backward": split,
             "layers_per_stage": list(self.layout.layers),
             "memory": memory_to_json(self.memory),
@@ -160,7 +161,7 @@ def synthesize_for_plans(
         for variant in variants(problem, layout):
             result = synthesize(
                 variant.problem,
-                starts=template_starts(variant.problem),
+                starts=[*_own_start(variant.problem, layout), *template_starts(variant.problem)],
                 time_limit_s=max(LEAST_LIMIT_S, deadline - time.monotonic()),
             )
             found.append((variant, plan_time, result))
@@ -226,11 +227,21 @@ def _improve(
 
 
 def variants(problem: Problem, layout: Layout) -> Iterator[Variant]:
-    """One chunk a device with a split and an unsplit backward, and two in a V with a split one."""
-    for schedule, chunks in (("zb_h1", 1), ("1f1b", 1), ("zbv", 2)):
-        changed = _with_chunks(layout, schedule, chunks)
+    """The ways to run a placement.
+
+    The plan's own chunks and backward; one chunk a device with a split and an unsplit backward;
+    two in a V with a split one.
+    """
+    seen = set()
+    others = (_with_chunks(layout, *way) for way in (("zb_h1", 1), ("1f1b", 1), ("zbv", 2)))
+    for changed in (layout, *others):
         if changed is None:
             continue
+        rules = SCHEDULES[changed.schedule]
+        key = (changed.layers, rules.chunk_map, rules.split_backward)
+        if key in seen:
+            continue
+        seen.add(key)
         co = case_coefficients(problem, changed.degrees)
         found = _variant(problem, co, changed)
         if found is not None and found.problem.num_ops <= MAX_OPS:
@@ -269,11 +280,9 @@ def _variant(problem: Problem, co: CaseCoefficients, layout: Layout) -> Variant 
     last_kind: OpKind = "W" if split else "B"
     ends = []
     values: dict[Duration, int] = {}
-    for pick in (min, max):
-        last = [
-            (last_kind, pick(k for k, host in enumerate(devices) if host == device))
-            for device in range(pp)
-        ]
+    hosted = [[k for k, host in enumerate(devices) if host == device] for device in range(pp)]
+    for which in range(layout.degrees.virtual_stages):
+        last = [(last_kind, chunks[which]) for chunks in hosted]
         values = layout_durations(problem, co, layout, first, last)
         ends.append([values[Duration("end", device)] for device in range(pp)])
     rows = memory_of_layout(problem, co, layout)
@@ -295,14 +304,22 @@ def _variant(problem: Problem, co: CaseCoefficients, layout: Layout) -> Variant 
             delay={pair: values[Duration("delay", pair)] for pair in pairs},  # type: ignore[misc]
             occupancy={pair: values[Duration("occupancy", pair)] for pair in pairs},  # type: ignore[misc]
             start=tuple(values[Duration("start", device)] for device in range(pp)),
-            end=tuple(map(max, *ends)),
+            end=tuple(max(column) for column in zip(*ends, strict=True)),
             full=tuple(dot(units, full) for units in counts),
             held=tuple(dot(units, costs.held) if split else 0 for units in counts),
             limit=tuple(limit),
         )
     except ValueError:
         return None
-    return Variant(layout, base, replace(base, end=tuple(map(min, *ends))), co.fixed_us)
+    shortest = tuple(min(column) for column in zip(*ends, strict=True))
+    return Variant(layout, base, base.with_end(shortest), co.fixed_us)
+
+
+def _own_start(problem: ScheduleProblem, layout: Layout) -> Iterator[tuple[str, OpTable]]:
+    """The plan's own template, where it has the chunks and kinds of ops of the problem."""
+    template = layout.template(problem.num_microbatches)
+    if fits_template(problem, template):
+        yield layout.schedule, template_table(template)
 
 
 def template_starts(problem: ScheduleProblem) -> Iterator[tuple[str, OpTable]]:
@@ -368,6 +385,7 @@ def _tried(entry: tuple[Variant, int, Synthesis], numbers: _Finished) -> dict[st
     variant, plan_time, result = entry
     return {
         "case": variant.layout.degrees._asdict(),
+        "chunk_map": SCHEDULES[variant.layout.schedule].chunk_map,
         "split_backward": variant.problem.weight is not None,
         "template_time_us": plan_time,
         "value_us": numbers.time_us,
