@@ -177,7 +177,7 @@ def price_layout(problem: Problem, co: CaseCoefficients, layout: Layout) -> Pric
     """Z, breakdown and memory of a well-formed layout."""
     template = layout.template(co.num_microbatches)
     counts = chunk_units(co, layout.layers)
-    durations = _durations(problem, co, layout, template, counts)
+    durations = layout_durations(problem, co, layout, first_chunks(template), last_ops(template))
     graph = event_graph(template)
     length, path = graph.critical_path(durations)
     time_us = co.fixed_us + length
@@ -201,7 +201,7 @@ def durations_of_layout(
 ) -> dict[Duration, int]:
     """The value in µs of every duration of the event graph."""
     template = layout.template(co.num_microbatches)
-    return _durations(problem, co, layout, template, chunk_units(co, layout.layers))
+    return layout_durations(problem, co, layout, first_chunks(template), last_ops(template))
 
 
 def memory_of_layout(
@@ -269,16 +269,26 @@ def first_chunks(template: Template) -> tuple[int, ...]:
     return tuple(order[0].chunk for order in device_orders(template))
 
 
-def _durations(
+def layout_durations(
     problem: Problem,
     co: CaseCoefficients,
     layout: Layout,
-    template: Template,
-    counts: Sequence[Units],
+    first: Sequence[int],
+    last: Sequence[tuple[OpKind, int]],
 ) -> dict[Duration, int]:
-    """The value of every duration of the event graph."""
+    """The value of every duration of the event graph, in µs.
+
+    Parameters
+    ----------
+    problem, co, layout
+        A well-formed layout; of its schedule only the chunk map and the split backward count.
+    first, last
+        By device, the chunk of its first forward, and kind and chunk of its last op: what
+        overlapped synchronisation can hide behind.
+    """
+    counts = chunk_units(co, layout.layers)
     split = SCHEDULES[layout.schedule].split_backward
-    devices = chunk_devices(layout.schedule, template.pp, template.v)
+    devices = chunk_devices(layout.schedule, layout.degrees.pp, layout.degrees.virtual_stages)
     classes = _host_classes(problem, layout)
     values: dict[Duration, int] = {}
     for k, units in enumerate(counts):
@@ -290,7 +300,7 @@ def _durations(
         else:
             values[Duration("B", k)] = max(dot(units, op.backward) for op in ops)
     values |= _transfer_durations(problem, co, layout)
-    values |= _sync_durations(problem, co, layout, template, counts, values)
+    values |= _sync_durations(problem, co, layout, counts, values, first, last)
     return values
 
 
@@ -349,17 +359,17 @@ def _sync_durations(
     problem: Problem,
     co: CaseCoefficients,
     layout: Layout,
-    template: Template,
     counts: Sequence[Units],
     ops: dict[Duration, int],
+    first: Sequence[int],
+    last: Sequence[tuple[OpKind, int]],
 ) -> dict[Duration, int]:
     """Time before the first and after the last op of every device (section 5)."""
     pp = layout.degrees.pp
-    devices = chunk_devices(layout.schedule, pp, template.v)
+    devices = chunk_devices(layout.schedule, pp, layout.degrees.virtual_stages)
     stages = stage_units(counts, devices, pp)
     classes = _host_classes(problem, layout)
     exchange = _exchange_times(problem, co, layout, stages)
-    first, last = first_chunks(template), last_ops(template)
     values: dict[Duration, int] = {}
     for s in range(pp):
         option, hosts = layout.option, layout.hosts(s)
@@ -591,6 +601,7 @@ __all__ = [
     "StageMemory",
     "check_plan",
     "durations_of_layout",
+    "layout_durations",
     "memory_of_layout",
     "memory_violations",
     "price_layout",

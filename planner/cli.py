@@ -104,6 +104,19 @@ def cli(ctx: click.Context) -> int:
 @click.option("--heuristic", is_flag=True, help="Look for a good plan; prove only a bound.")
 @click.option("--certify", is_flag=True, help="Take a second witness for every solved case.")
 @click.option(
+    "--schedule",
+    type=click.Choice(["templates", "synthesize"]),
+    default="templates",
+    show_default=True,
+    help="Also find an op order of its own for the placement found, with its own bound.",
+)
+@click.option(
+    "--schedule-csv",
+    type=Path,
+    metavar="FILE",
+    help="Write the synthesised order as a schedule file of PyTorch and torchtitan.",
+)
+@click.option(
     "--fix",
     "fixes",
     multiple=True,
@@ -123,6 +136,8 @@ def solve(
     formulation: str,
     heuristic: bool,
     certify: bool,
+    schedule: str,
+    schedule_csv: Path | None,
     fixes: tuple[str, ...],
     seed: int,
     workers: int,
@@ -136,17 +151,23 @@ def solve(
       planner solve dense-17b-2-buildings
       planner solve job.json -o plan.json --time-limit 600 --gap 0.01
       planner solve job.json --fix pp=8 --fix schedule=1f1b --fix schedule=zb_h1
+      planner solve job.json --schedule synthesize --schedule-csv schedule.csv
       planner solve job.json --fix layers_per_stage=12,12,12,12 --json > plan.json
     """
     from planner.instance.errors import InputError, nearest
     from planner.instance.fixes import with_fixes
     from planner.instance.load import load_instance
     from planner.report.exit_codes import exit_code
-    from planner.report.output import check_writable, json_text, write_atomically
+    from planner.report.output import check_writable, json_text, same_file, write_atomically
     from planner.report.progress import reporter
 
-    if output is not None:
-        check_writable(output, not_over=instance)
+    if schedule_csv is not None and schedule != "synthesize":
+        raise InputError("--schedule-csv", "needs --schedule synthesize")
+    for path in (output, schedule_csv):
+        if path is not None:
+            check_writable(path, not_over=instance)
+    if output is not None and schedule_csv is not None and same_file(output, schedule_csv):
+        raise InputError("--schedule-csv", "is the file of --output")
     job = with_fixes(load_instance(instance), fixes)
     from planner.search.solve import FORMULATIONS
     from planner.search.solve import solve as run
@@ -166,6 +187,7 @@ def solve(
             formulation=formulation,
             heuristic=heuristic,
             certify=certify,
+            schedule=schedule,
             seed=seed,
             workers=workers,
             progress=progress,
@@ -174,6 +196,9 @@ def solve(
         if output is not None:
             write_atomically(output, json_text(result.to_json()))
             click.echo(f"written: {output}", err=True)
+        if schedule_csv is not None and result.synthesized is not None:
+            write_atomically(schedule_csv, result.synthesized.csv())
+            click.echo(f"written: {schedule_csv}", err=True)
     finally:
         if as_json:
             _print_json(result.to_json())

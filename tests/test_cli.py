@@ -638,3 +638,28 @@ def test_simulate_refuses_what_is_no_plan(text: str, tmp_path: Path, capsys: Cap
     file.write_text(text, encoding="utf-8")
     assert main(["simulate", "tiny", str(file)]) == 2
     one_error_line(capsys)
+
+
+def test_a_schedule_file_needs_synthesis(capsys: Capture, tmp_path: Path) -> None:
+    target = tmp_path / "schedule.csv"
+    assert main(["solve", "tiny", "--schedule-csv", str(target)]) == 2
+    assert "--schedule-csv: needs --schedule synthesize" in one_error_line(capsys)
+    both = ["--schedule", "synthesize", "--schedule-csv", str(target), "-o", str(target)]
+    assert main(["solve", "tiny", *both]) == 2
+    assert "is the file of --output" in one_error_line(capsys)
+    assert not target.exists()
+
+
+def test_a_synthesised_schedule_is_told_and_written(capsys: Capture, tmp_path: Path) -> None:
+    target = tmp_path / "schedule.csv"
+    fixed = [
+        word for key in ("pp=2", "dp=4", "tp=1", "micro_batch_size=1") for word in ("--fix", key)
+    ]
+    asked = ["--schedule", "synthesize", "--schedule-csv", str(target), "--workers", "2"]
+    assert main(["solve", "tiny", *fixed, *asked]) == 0
+    captured = capsys.readouterr()
+    assert "Synthesised schedule" in captured.out
+    assert "unsplit backward" in captured.out or "split backward" in captured.out
+    assert f"written: {target}" in captured.err
+    rows = target.read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 2 and rows[0].startswith("0F0,0F1")

@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import Protocol
 
 from formulations.algebra import MagnitudeError, Model
+from formulations.scheduling import SchedulingModel
 from planner.backends.result import Claim, EngineResult, settle
 
 ProgressCallback = Callable[[int | None, int | None, tuple[int, ...] | None], None]
@@ -31,6 +32,7 @@ class Feature(Enum):
     WORKERS = "workers"
     PROGRESS = "progress"
     RELAXATION = "relaxation"
+    SCHEDULING = "scheduling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,8 @@ def _refusal(backend: Backend, model: Model, options: EngineOptions) -> Claim | 
         reasons.append(f"{backend.name} does not support workers={options.workers}")
     if options.relaxation and Feature.RELAXATION not in backend.features:
         reasons.append(f"{backend.name} does not support relaxation")
+    if isinstance(model, SchedulingModel) and Feature.SCHEDULING not in backend.features:
+        reasons.append(f"{backend.name} does not support groups of jobs and stays")
     if options.hint is not None:
         if options.relaxation:
             reasons.append("a relaxation takes no hint")

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from formulations.algebra import Model, Row
+from formulations.scheduling import Level, SchedulingModel
 from planner.backends.base import (
     BackendUnavailableError,
     EngineOptions,
@@ -33,7 +34,15 @@ class CpSatBackend:
     """Backend for CP-SAT."""
 
     name = "cp-sat"
-    features = frozenset({Feature.HINT, Feature.PARTIAL_HINT, Feature.WORKERS, Feature.PROGRESS})
+    features = frozenset(
+        {
+            Feature.HINT,
+            Feature.PARTIAL_HINT,
+            Feature.WORKERS,
+            Feature.PROGRESS,
+            Feature.SCHEDULING,
+        }
+    )
 
     exact = True
 
@@ -103,6 +112,16 @@ def lower(model: Model, options: EngineOptions) -> cp_model.CpModel:
 
     for row in model.rows:
         _lower_row(lowered, row, literal, linear)
+    if isinstance(model, SchedulingModel):
+        for group in model.no_overlaps:
+            lowered.add_no_overlap(
+                [
+                    lowered.new_fixed_size_interval_var(variables[start], size, f"job{start:06d}")
+                    for start, size in group.jobs
+                ]
+            )
+        for level in model.levels:
+            _lower_level(lowered, level, model, variables)
     objective = dict(model.objective)
     total = linear(objective)
     if objective:
@@ -116,6 +135,29 @@ def lower(model: Model, options: EngineOptions) -> cp_model.CpModel:
     for index, value in (options.hint or {}).items():
         lowered.add_hint(variables[index], value)
     return lowered
+
+
+def _lower_level(
+    lowered: cp_model.CpModel, level: Level, model: SchedulingModel, variables: list[Any]
+) -> None:
+    """Lower a level to a cumulative constraint over intervals of variable size.
+
+    The sizes are new variables behind those of the model; a stay without begin or end reaches to
+    the least or greatest moment of the others.
+    """
+    moments = [moment for stay in level.stays for moment in (stay.begin, stay.end) if moment]
+    if not moments:
+        return
+    first = min(model.variables[index].lower + offset for index, offset in moments)
+    last = max(model.variables[index].upper + offset for index, offset in moments)
+    intervals = []
+    for number, stay in enumerate(level.stays):
+        begin = first if stay.begin is None else variables[stay.begin[0]] + stay.begin[1]
+        end = last if stay.end is None else variables[stay.end[0]] + stay.end[1]
+        name = f"{level.name}-{number}"
+        size = lowered.new_int_var(0, last - first, f"size-{name}")
+        intervals.append(lowered.new_interval_var(begin, size, end, f"stay-{name}"))
+    lowered.add_cumulative(intervals, [stay.demand for stay in level.stays], level.limit)
 
 
 def _lower_row(lowered: cp_model.CpModel, row: Row, literal: Any, linear: Any) -> None:
@@ -168,7 +210,7 @@ def _solve(
 
     class Incumbent(cp_model.CpSolverSolutionCallback):
         def on_solution_callback(self) -> None:
-            stream.on_solution(tuple(self.response_proto.solution))
+            stream.on_solution(tuple(self.response_proto.solution)[: len(model.variables)])
 
     status = solver.solve(lowered, Incumbent())
     response = solver.response_proto
@@ -193,7 +235,7 @@ def _solve(
         claim = replace(claim, bound=model.objective_constant)
     return replace(
         claim,
-        values=tuple(response.solution),
+        values=tuple(response.solution)[: len(model.variables)],
         objective=round(response.objective_value) if model.objective else None,
         finished=finished,
         limit=Limit.NONE if finished else limit,

@@ -19,6 +19,7 @@ from planner.cost.model_size import (
     end_parameters,
     layer_parameters,
     layer_parameters_per_gpu,
+    mtp_kind,
 )
 from planner.cost.stack import SPLIT_BACKWARD_OVERHEAD, exposed, with_host_floor
 from planner.cost.types import Stack
@@ -307,12 +308,26 @@ class CaseCoefficients:
         ]
         return OpCosts(sums[0], sums[1], sums[2], sums[3], split[0], split[1], split[2], split[3])
 
-    def _op_parts(self, unit: str, gpu_class: int, option: Option) -> list[tuple[int, ...]]:
-        """Forward, backward, input gradient, weight gradient; each split into :data:`PARTS`."""
-        base = self._cached(
+    def _unit_times(self, unit: str, gpu_class: int) -> _UnitTimes:
+        """Computation and exposed communication of a unit."""
+        return self._cached(
             ("unit", self._shape, unit, gpu_class),
             lambda: _unit_times(self.problem, self._shape, unit, gpu_class),
         )
+
+    def _recomputed(self, unit: str, gpu_class: int) -> tuple[_UnitTimes, int]:
+        """What recompute runs again of a unit: a layer, and how many of it.
+
+        Frameworks checkpoint layers; of the ends only those of multi-token prediction are some.
+        """
+        if unit in self.kinds:
+            return self._unit_times(unit, gpu_class), 1
+        count = self.problem.model.num_mtp_layers if unit == "head" else 0
+        kind = mtp_kind(self.problem.model) if count else self.kinds[0]
+        return self._unit_times(kind, gpu_class), count
+
+    def _op_parts(self, unit: str, gpu_class: int, option: Option) -> list[tuple[int, ...]]:
+        """Forward, backward, input gradient, weight gradient; each split into :data:`PARTS`."""
         gather, scatter = self._microbatch_sync(unit, gpu_class, option)
         stack = self.stack
 
@@ -328,11 +343,11 @@ class CaseCoefficients:
             wait = with_host_floor(sum(work), floor_s) - sum(work)
             return (work[0] + wait, *work[1:])
 
-        times, tp, cp, ep = base
-        recompute = option.recompute if unit in self.kinds else "none"
-        full = recompute == "full"
-        again = compute.recompute_time(times, recompute, stack)
-        repeat = (tp.forward, cp.forward, ep.forward) if full else (0.0, 0.0, 0.0)
+        times, tp, cp, ep = self._unit_times(unit, gpu_class)
+        full = option.recompute == "full"
+        layer, count = self._recomputed(unit, gpu_class)
+        again = count * compute.recompute_time(layer.times, option.recompute, stack)
+        repeat = tuple(full * count * part.forward for part in (layer.tp, layer.cp, layer.ep))
         back = tuple(
             a + b for a, b in zip((tp.backward, cp.backward, ep.backward), repeat, strict=True)
         )
@@ -665,7 +680,15 @@ def _unit_times(
             times = compute.embedding_times(model, gpu, degrees, training, stack)
             return _UnitTimes(times, at_embedding, silent, silent)
         times = compute.head_times(model, gpu, degrees, training, stack)
-        return _UnitTimes(times, at_head, silent, silent)
+        if not model.num_mtp_layers:
+            return _UnitTimes(times, at_head, silent, silent)
+        layer = _unit_times(problem, shape, mtp_kind(model), gpu_class)
+        return _UnitTimes(
+            times,
+            at_head + layer.tp.scaled(model.num_mtp_layers),
+            layer.cp.scaled(model.num_mtp_layers),
+            layer.ep.scaled(model.num_mtp_layers),
+        )
     times = compute.layer_times(model, unit, gpu, degrees, training, stack)  # type: ignore[arg-type]
 
     def part(

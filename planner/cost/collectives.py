@@ -9,7 +9,7 @@ folding, reference cost model 4.2).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, log2
+from math import ceil, comb, log2
 from typing import Literal
 
 from planner.cost.curves import ASSUMED, Curve, Curves, Piece
@@ -46,6 +46,14 @@ class Communication:
 
     forward: float
     backward: float
+
+    def __add__(self, other: Communication) -> Communication:
+        """Communication of two pieces of work that run one after the other."""
+        return Communication(self.forward + other.forward, self.backward + other.backward)
+
+    def scaled(self, factor: float) -> Communication:
+        """The same communication ``factor`` times."""
+        return Communication(self.forward * factor, self.backward * factor)
 
 
 SILENT = Communication(0.0, 0.0)
@@ -301,8 +309,8 @@ def expert_parallel_bytes(
     """Bytes that one GPU sends in one dispatch or combine: in its domain, and over the network.
 
     Each of ``T/t`` tokens goes to ``K`` experts in half precision, times the imbalance.  It crosses
-    the network once per domain that it visits and is copied inside the domain: of ``D`` domains it
-    visits ``D(1 − (1 − 1/D)^K)`` on average, at most ``min(groups per token, D, K)`` with
+    the network once per domain that it visits and is copied inside the domain: of ``D`` domains
+    that share ``E`` experts it visits ``D(1 − C(E − E/D, K)/C(E, K))`` on average, at most ``min(groups per token, D, K)`` with
     node-limited routing, and of those the share ``(D − 1)/D`` is remote.
 
     Source: reference cost model 4.3; DeepSeek-V3 (arXiv 2412.19437) section 3.2.2; DeepEP.
@@ -314,7 +322,9 @@ def expert_parallel_bytes(
     domains = ceil(ranks / near)
     if domains == 1:
         return row * top * (ranks - 1) / ranks, 0.0
-    visits = domains * (1 - (1 - 1 / domains) ** top)
+    experts = model.num_experts
+    elsewhere = comb(experts - experts // domains, top) / comb(experts, top)
+    visits = domains * (1 - elsewhere)
     limit = model.routing_groups_per_token
     if limit is not None:
         visits = min(visits, limit)

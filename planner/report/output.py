@@ -67,6 +67,11 @@ def check_writable(path: Path, *, not_over: str | None = None) -> None:
         raise InputError(where, f"cannot be written: {reason}") from None
 
 
+def same_file(path: Path, other: Path) -> bool:
+    """Whether two paths name one file, present or not."""
+    return _resolved(path) == _resolved(other)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a whole file or leave what was there.
 

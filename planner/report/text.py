@@ -65,6 +65,9 @@ def render_solve(result: SolveResult, console: Console) -> None:
         _print_memory(result.memory, result.instance.tight_share, console)
         _print_links(result.provenance.get("link_bytes"), console)
         _print_profiles(result.provenance.get("profile", ()), console)
+    if (synthesized := document.get("synthesized")) is not None:
+        _title("Synthesised schedule (op order of its own, beside the plan)", console)
+        _print_pairs(_synthesis_pairs(synthesized), console)
     _title("Proof", console)
     _print_pairs(_proof_pairs(result), console)
 
@@ -174,6 +177,26 @@ def _figures(result: SolveResult, document: Mapping[str, Any]) -> dict[str, str]
         convention = document.get("mfu_convention")
         figures["MFU"] = percent(mfu) + (f" ({convention})" if convention else "")
     return figures
+
+
+def _synthesis_pairs(synthesized: Mapping[str, Any]) -> dict[str, str]:
+    """Time, bound and kind of a synthesised schedule."""
+    case = synthesized["case"]
+    template = synthesized["template_time_s"]
+    time = synthesized["iteration_time_s"]
+    count = case["virtual_stages"]
+    where = {"v": " in a V", "loop": ""}[synthesized["chunk_map"]]
+    chunks = f"{count} chunks a stage{where}" if count > 1 else "1 chunk a stage"
+    backward = "split backward" if synthesized["split_backward"] else "unsplit backward"
+    proof = "proven" if synthesized["proven"] else f"gap {percent(synthesized['gap'])}"
+    return {
+        "iteration": exact_seconds(round(time * 1e6)),
+        "lower bound": f"{exact_seconds(round(synthesized['lower_bound_s'] * 1e6))} ({proof}, "
+        f"{synthesized['bound_rule']})",
+        "placement of": f"tp {case['tp']} · cp {case['cp']} · ep {case['ep']} · pp {case['pp']} · "
+        f"dp {case['dp']}, template plan {exact_seconds(round(template * 1e6))}",
+        "order": f"{chunks}, {backward}, found by {synthesized['method']}",
+    }
 
 
 def _print_time(breakdown_us: Mapping[str, float], console: Console) -> None:

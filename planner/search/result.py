@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planner.check import StageMemory, memory_to_json
 from planner.cost.efficiency import peak_flops
 from planner.cost.flops import model_flops_per_token
 from planner.instance.schema import Instance
 from planner.plan import Plan
+
+if TYPE_CHECKING:
+    from planner.search.synthesis.plan_schedule import SynthesizedSchedule
 
 
 class SolveStatus(StrEnum):
@@ -66,6 +69,8 @@ class SolveResult:
     simulated_us
         Iteration time of the plan in the event simulation; None where it was not simulated, for
         the reason in the notes of ``provenance``.
+    synthesized
+        An op table of its own for the placement, where asked for and found.
     """
 
     instance: Instance
@@ -80,6 +85,7 @@ class SolveResult:
     certificate: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     simulated_us: float | None = None
+    synthesized: SynthesizedSchedule | None = None
 
     @property
     def gap(self) -> float | None:
@@ -149,6 +155,7 @@ class SolveResult:
             "memory_tight": any(row.is_tight(share) for row in self.memory) if has_plan else None,
             "certificate": self.certificate,
             "provenance": self.provenance,
+            "synthesized": None if self.synthesized is None else self.synthesized.to_json(),
         }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -25,11 +25,17 @@ from planner.search.heuristic import best_protocols, case_plans
 from planner.search.infeasibility import explain_infeasibility
 from planner.search.longest import longest_us
 from planner.search.result import Progress, SolveResult, SolveStatus
+from planner.search.synthesis.plan_schedule import SynthesizedSchedule, synthesize_for_plans
 from planner.search.tree import Box, Closed, Tree
 from planner.simulation.simulate import simulated_answer
 from planner.versions import versions
 
 FORMULATIONS = ("plain",)
+SCHEDULE_MODES = ("templates", "synthesize")
+SYNTHESIS_LIMIT_S = 60.0
+"""Time for synthesised schedules where the user sets no limit."""
+SYNTHESIS_SHARE = 0.25
+"""Most of a time limit that synthesised schedules get."""
 PROGRESS_INTERVAL_S = 0.25
 DEFAULT_WORKERS = 4
 """Search workers of the prover: a small portfolio, also on fewer cores."""
@@ -133,7 +139,8 @@ class Search:
         self.cases_total = 0
         self.cases_done = 0
         self.incumbent: _Incumbent | None = None
-        self.accepted: list[_Incumbent] = []
+        self.incumbents: list[_Incumbent] = []
+        """All that were the best at their time, in that order."""
         self.floor_us = INFEASIBLE
         """Least bound of the cases that were given up without a verdict."""
         self.models: list[dict[str, Any]] = []
@@ -142,6 +149,30 @@ class Search:
         self._last_report = 0.0
 
     # -- bookkeeping -----------------------------------------------------------------------
+
+    def synthesize(self, time_limit_s: float) -> SynthesizedSchedule | None:
+        """Synthesise schedules for the placements of the answer and of the last incumbents.
+
+        Of plans with the same degrees the best counts.
+        """
+        if self.incumbent is None:
+            return None
+        chosen = {self.incumbent.layout.degrees: self.incumbent}
+        for candidate in reversed(self.incumbents):
+            if candidate.layout.degrees.pp > 1:
+                chosen.setdefault(candidate.layout.degrees, candidate)
+        with EnginePool() as engines:
+            return synthesize_for_plans(
+                self.problem,
+                [(plan.time_us, plan.layout) for plan in chosen.values()],
+                engines.engine(PROVER),
+                time_limit_s=time_limit_s,
+                workers=self.workers,
+                seed=self.seed,
+                on_progress=lambda makespan_us, bound_us: self._report(
+                    f"synthesising a schedule, {makespan_us} µs, bound {bound_us} µs"
+                ),
+            )
 
     def _report(self, phase: str, *, found_new: bool = False) -> None:
         now = time.monotonic()
@@ -196,7 +227,7 @@ class Search:
             return
         self._check(candidate)
         self.incumbent = candidate
-        self.accepted.append(candidate)
+        self.incumbents.append(candidate)
         self._report("searching", found_new=True)
 
     def _check(self, candidate: _Incumbent) -> None:
@@ -538,6 +569,7 @@ def solve(
     formulation: str = "plain",
     heuristic: bool = False,
     certify: bool = False,
+    schedule: str = "templates",
     seed: int = 0,
     workers: int = DEFAULT_WORKERS,
     progress: Callable[[Progress], None] | None = None,
@@ -560,6 +592,9 @@ def solve(
         Reserved; the search is the same with and without it.
     certify
         Reserved; the certificate is the same with and without it.
+    schedule
+        ``templates``: the schedules of the plan space; ``synthesize``: also op tables of their own
+        for the placement found, reported beside the plan.  They take a quarter of the time limit.
     seed, workers
         Passed to the engine.
     progress
@@ -577,8 +612,14 @@ def solve(
     """
     if formulation not in FORMULATIONS:
         raise ValueError(f"unknown formulation {formulation!r}; known: {', '.join(FORMULATIONS)}")
+    if schedule not in SCHEDULE_MODES:
+        raise ValueError(f"unknown schedule {schedule!r}; known: {', '.join(SCHEDULE_MODES)}")
     if gap < 0 or (time_limit_s is not None and not time_limit_s > 0):
         raise ValueError("time_limit_s must be positive and gap not negative")
+    reserved = SYNTHESIS_LIMIT_S
+    if schedule == "synthesize" and time_limit_s is not None:
+        reserved = min(reserved, SYNTHESIS_SHARE * time_limit_s)
+        time_limit_s -= reserved
     search = Search(
         instance,
         time_limit_s=time_limit_s,
@@ -597,7 +638,31 @@ def solve(
     except KeyboardInterrupt:
         limit = "interrupt"
         search._close_rest()
-    return _result(search, limit)
+    result = _result(search, limit)
+    if schedule == "synthesize" and limit != "interrupt":
+        return _with_synthesis(result, search, reserved)
+    return result
+
+
+def _with_synthesis(result: SolveResult, search: Search, time_limit_s: float) -> SolveResult:
+    """Add a synthesised schedule to an answer that has a plan."""
+    try:
+        found = search.synthesize(time_limit_s)
+    except KeyboardInterrupt:
+        return replace(
+            result,
+            status=SolveStatus.INTERRUPTED,
+            reason="interrupted before a schedule was synthesised; " + result.reason,
+            limit="interrupt",
+        )
+    if found is not None and found.limit == "interrupt":
+        result = replace(
+            result,
+            status=SolveStatus.INTERRUPTED,
+            reason="interrupted while a schedule was synthesised; " + result.reason,
+            limit="interrupt",
+        )
+    return replace(result, synthesized=found)
 
 
 def _result(search: Search, limit: str | None) -> SolveResult:
@@ -626,7 +691,10 @@ def _result(search: Search, limit: str | None) -> SolveResult:
     if profiles := profiles_of_layout(search.problem, co, best.layout):
         provenance["profile"] = profile_uses_to_json(profiles)
     simulated_us, notes = simulated_answer(
-        search.problem, best.layout, best.time_us, [(c.layout, c.time_us) for c in search.accepted]
+        search.problem,
+        best.layout,
+        best.time_us,
+        [(c.layout, c.time_us) for c in search.incumbents],
     )
     search.notes += notes
     proven = bound == best.time_us and not search.errors

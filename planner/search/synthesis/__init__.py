@@ -1,0 +1,1 @@
+"""Op tables found for one pipeline: list scheduling, neighbourhoods, periodic orders."""
