@@ -310,8 +310,9 @@ def expert_parallel_bytes(
 
     Each of ``T/t`` tokens goes to ``K`` experts in half precision, times the imbalance.  It crosses
     the network once per domain that it visits and is copied inside the domain: of ``D`` domains
-    that share ``E`` experts it visits ``D(1 − C(E − E/D, K)/C(E, K))`` on average, at most ``min(groups per token, D, K)`` with
-    node-limited routing, and of those the share ``(D − 1)/D`` is remote.
+    that share ``E`` experts it visits ``D(1 − C(E − E/D, K)/C(E, K))`` on average, at most
+    ``min(groups per token, D, K)`` with node-limited routing, and of those the share
+    ``(D − 1)/D`` is remote.
 
     Source: reference cost model 4.3; DeepSeek-V3 (arXiv 2412.19437) section 3.2.2; DeepEP.
     """

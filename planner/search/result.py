@@ -155,7 +155,7 @@ class SolveResult:
             "memory_tight": any(row.is_tight(share) for row in self.memory) if has_plan else None,
             "certificate": self.certificate,
             "provenance": self.provenance,
-            "synthesized": None if self.synthesized is None else self.synthesized.to_json(),
+            "synthesized": None if self.synthesized is None else self.synthesized.to_json(share),
         }
 
 

@@ -100,7 +100,7 @@ class SynthesizedSchedule:
         """The table as a schedule file of PyTorch."""
         return schedule_csv(self.problem, self.timeline)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, tight_share: float) -> dict[str, Any]:
         """The block ``synthesized`` of the solve document (``docs/solve_document.md``)."""
         split = self.problem.weight is not None
         return {
@@ -115,7 +115,7 @@ class SynthesizedSchedule:
             "chunk_map": SCHEDULES[self.layout.schedule].chunk_map,
             "split_backward": split,
             "layers_per_stage": list(self.layout.layers),
-            "memory": memory_to_json(self.memory),
+            "memory": memory_to_json(self.memory, tight_share),
             "method": self.synthesis.method,
             "limit": self.limit,
             "tried": list(self.tried),
