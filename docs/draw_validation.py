@@ -6,6 +6,7 @@ Also prints the error table of ``docs/validation.md``.
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterator
 from html import escape
@@ -33,7 +34,7 @@ SHAPES = ("circle", "square", "diamond")
 
 def short(source: str) -> str:
     """Return a source without its remarks in brackets."""
-    return source.split(" (")[0].removeprefix("NVIDIA ").strip()
+    return re.sub(r" \([^)]*\)", "", source).removeprefix("NVIDIA ").strip()
 
 
 def table(validation: Validation) -> Iterator[str]:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from planner.validation.validate import Validation, summarise, validate_runs
+
+ROOT = Path(__file__).resolve().parents[2]
 
 FAMILY = 10
 """Rows from which on a source is a family of its own."""
@@ -117,6 +122,20 @@ def test_null_fields_are_listed_as_assumed(
         assert ("recompute" in named) == (run["parallel"]["recompute"] is None)
         assert ("cp" in named) == (run["parallel"]["cp"] is None)
         assert ("vocabulary" in named) == (run["model"]["vocab"] is None)
+
+
+def test_the_table_of_the_documentation_is_current(validation: Validation) -> None:
+    spec = spec_from_file_location("draw_validation", ROOT / "docs/draw_validation.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs/validation.md").read_text("utf-8")
+    for line in module.table(validation):
+        assert line in page
+    picture = module.picture(validation)
+    assert picture.count("<circle") + picture.count("<polygon") > 400
+    ElementTree.fromstring(picture)
 
 
 def test_summary_arithmetic() -> None:
