@@ -382,10 +382,10 @@ def _sync_durations(
             op_costs = [co.ops(g, option) for g in classes[s]]
             layer = max(_smallest_layer(co, _op_units(c, kind)) for c in op_costs)
             hidden = ops[Duration(kind, chunk)] - layer
-            reduce = max(_combined_tail(sync, exchange[s], gradient=True), reduce - hidden)
+            reduce = max(_combined_tail(co, s, sync, exchange[s], gradient=True), reduce - hidden)
             layer = max(_smallest_layer(co, c.forward) for c in op_costs)
             hidden = ops[Duration("F", first[s])] - layer
-            gather = max(_combined_tail(sync, exchange[s], gradient=False), gather - hidden)
+            gather = max(_combined_tail(co, s, sync, exchange[s], gradient=False), gather - hidden)
         values[Duration("start", s)] = gather
         values[Duration("end", s)] = reduce + optimizer
     return values
@@ -430,9 +430,21 @@ def _combined(
     return inside + between if costs[0].sequential else max(inside, between)
 
 
-def _combined_tail(costs: Sequence[SyncCosts], exchange: _Exchange, *, gradient: bool) -> int:
-    """The same for one layer."""
-    inside = max(c.reduce_tail if gradient else c.gather_tail for c in costs)
+def _combined_tail(
+    co: CaseCoefficients,
+    stage: int,
+    costs: Sequence[SyncCosts],
+    exchange: _Exchange,
+    *,
+    gradient: bool,
+) -> int:
+    """What overlap never hides: the same for one layer, at stage 0 and for the embedding."""
+    unit = co.units.index("embedding")
+    inside = max(
+        (c.reduce_tail if gradient else c.gather_tail)
+        + (stage == 0) * (c.reduce if gradient else c.gather)[unit]
+        for c in costs
+    )
     between = exchange.gradient_tail if gradient else exchange.parameter_tail
     return inside + between if costs[0].sequential else max(inside, between)
 
@@ -454,7 +466,10 @@ def _exchange_times(
                 gradient[link] = gradient.get(link, 0) + dot(units, costs.gradient)
                 parameter[link] = parameter.get(link, 0) + dot(units, costs.parameter)
     result = []
-    for costs, pairs in plans:
+    unit = co.units.index("embedding")
+    for s, (costs, pairs) in enumerate(plans):
+        gradient_tail = costs.gradient_tail + (s == 0) * costs.gradient[unit]
+        parameter_tail = costs.parameter_tail + (s == 0) * costs.parameter[unit]
         times = _Exchange(spread=bool(pairs))
         for pair in pairs:
             route = problem.routes[pair]
@@ -473,11 +488,11 @@ def _exchange_times(
                 ),
                 gradient_tail=max(
                     times.gradient_tail,
-                    grad_latency + max(r.us(costs.gradient_tail) for r in rates.values()),
+                    grad_latency + max(r.us(gradient_tail) for r in rates.values()),
                 ),
                 parameter_tail=max(
                     times.parameter_tail,
-                    param_latency + max(r.us(costs.parameter_tail) for r in rates.values()),
+                    param_latency + max(r.us(parameter_tail) for r in rates.values()),
                 ),
                 gradient_latency=max(times.gradient_latency, grad_latency),
                 parameter_latency=max(times.parameter_latency, param_latency),

@@ -156,7 +156,8 @@ def synchronisation(v: PlainVariables) -> None:
         \\text{pair}_{s,d,e}, \\qquad \\text{end}_s \\ge \\text{inside}_s + \\text{between}_s
         - \\text{hidden}_s + \\text{optimizer}_s
 
-    Without overlap nothing is hidden; with overlap one layer's synchronisation never is.
+    Without overlap nothing is hidden; with overlap the synchronisation of one layer, and at stage
+    0 of the embedding, never is.
     """
     for quantity in ("gradient", "parameter"):
         if quantity == "parameter" and not _gathers(v):
@@ -252,21 +253,27 @@ class _Exchange:
                     v.model.add(amount >= weighted(counts, units), when, family="exchange")
 
     def time_rows(self, whole: Variable, tail: Variable, links: dict[int, Variable]) -> None:
-        """The exchange, whole and for one layer, takes as long as on its slowest link."""
+        """The exchange, whole and of what overlap never hides, takes as long as on its slowest link."""
         v = self.v
+        embedding = v.co.units.index("embedding")
+
+        def tail_mib(costs: ExchangeCosts) -> int:
+            layer: int = getattr(costs, f"{self.quantity}_tail")
+            units: Units = getattr(costs, self.quantity)
+            return layer + (self.s == 0) * units[embedding]
+
         for (count, mib), options in v.option_groups(
             lambda o: (
                 getattr(self._costs(o), f"{self.quantity}_latencies"),
-                getattr(self._costs(o), f"{self.quantity}_tail"),
+                tail_mib(self._costs(o)),
             )
         ):
             when = self.when + options
             for link, time in links.items():
                 v.model.add(whole >= count * self.latency + time, when, family="exchange")
                 for protocol in v.dp_protocol[link]:
-                    one_layer = v.co.mib(link, protocol).us(mib)
                     v.model.add(
-                        tail >= count * self.latency + one_layer,
+                        tail >= count * self.latency + v.co.mib(link, protocol).us(mib),
                         when + v.literal(v.dp_protocol[link], protocol),
                         family="exchange",
                     )
@@ -350,6 +357,7 @@ def _inside_rows(
     v: PlainVariables, s: int, gradient: bool, inside: Variable, inside_tail: Variable
 ) -> None:
     name = "reduce" if gradient else "gather"
+    embedding = v.co.units.index("embedding")
     for sync in v.sync:
         for n, number in v.hosts[s].items():
             for g, class_host in v.class_host[s].items():
@@ -361,7 +369,8 @@ def _inside_rows(
                         for part in ("", "_latency", "_tail")
                     )
                 ):
-                    v.model.add(inside_tail >= one_layer, when + options, family="inside_sync")
+                    unhidden = one_layer + (s == 0) * units[embedding]
+                    v.model.add(inside_tail >= unhidden, when + options, family="inside_sync")
                     for members in v.chunk_maps().values():
                         counts = stage_units(v, v.devices(members[0]), s)
                         v.model.add(

@@ -265,7 +265,8 @@ class _SyncWay(NamedTuple):
     """Least times of synchronisation, µs.
 
     ``reduce``, ``gather`` and ``optimizer`` are sums over the stages; latencies, ``start``, ``end``
-    (what no overlap hides) and the layers are of one stage.
+    (what no overlap hides) and the layers are of one stage; ``first_start`` and ``first_end`` come
+    on top at stage 0, for the embedding.
     """
 
     reduce: int
@@ -274,6 +275,8 @@ class _SyncWay(NamedTuple):
     gather_latency: int
     end: int
     start: int
+    first_end: int
+    first_start: int
     optimizer: int
     layer_optimizer: int
 
@@ -401,17 +404,24 @@ class CaseBounds:
             unhidden = pp * (self.co.degrees.virtual_stages - 1)
             last -= unhidden * self._layer_min(weight if split else backward)
             f_hidden = f - unhidden * self._layer_min(forward)
-            starts = max(pp * way.start, starts - f_hidden + pp * self._layer_min(forward))
-            ends = max(
-                pp * way.end, ends - last + pp * self._layer_min(weight if split else backward)
+            starts = max(
+                pp * way.start + way.first_start,
+                starts - f_hidden + pp * self._layer_min(forward),
             )
+            ends = max(
+                pp * way.end + way.first_end,
+                ends - last + pp * self._layer_min(weight if split else backward),
+            )
+        if pp == 1:
+            way = way._replace(start=way.start + way.first_start, end=way.end + way.first_end)
         least_end = way.end + way.layer_optimizer
         devices = ceil_div(m * work + starts + ends + way.optimizer, pp)
         slowest = m * self._slowest_stage(forward, backward, weight)
         best = max(devices, way.start + slowest + least_end, way.start + f + b + least_end)
         if pp > 1:
             delay = 2 * (pp - 1) * self._least_transfer[0]
-            best = max(best, way.start + f + b + delay + least_end)
+            chain = way.first_start + way.start + f + b + delay + least_end + way.first_end
+            best = max(best, chain)
             first = self._layer_min(forward) + (0 if split else self._layer_min(backward))
             ramp = ceil_div(m * work, pp) + first * (pp - 1) // 2
             if self.co.degrees.virtual_stages == 1:
@@ -581,19 +591,25 @@ class CaseBounds:
     def _sync_way(self, option: Option, sync: Sync, hosts: int) -> _SyncWay:
         costs = [self.co.sync(g, option, sync, hosts) for g in self.classes]
         optimizer = [self.co.optimizer(g, option) for g in self.classes]
-        (reduce, reduce_latency, reduce_tail), (gather, gather_latency, gather_tail) = (
-            self._between(option, sync, hosts)
-        )
+        (
+            (reduce, reduce_latency, reduce_tail, reduce_first),
+            (gather, gather_latency, gather_tail, gather_first),
+        ) = self._between(option, sync, hosts)
         inside_reduce = self._total(_least_units(c.reduce for c in costs))
         inside_gather = self._total(_least_units(c.gather for c in costs))
         least_reduce_latency = min(c.reduce_latency for c in costs)
         least_gather_latency = min(c.gather_latency for c in costs)
         end = min(c.reduce_tail for c in costs)
         start = min(c.gather_tail for c in costs)
+        embedding = self.co.units.index("embedding")
+        first_end = min(c.reduce[embedding] for c in costs)
+        first_start = min(c.gather[embedding] for c in costs)
         if sync == "hierarchical":
             reduce, gather = inside_reduce + reduce, inside_gather + gather
             reduce_latency += least_reduce_latency
             gather_latency += least_gather_latency
+            first_end += reduce_first - reduce_tail
+            first_start += gather_first - gather_tail
             end, start = end + reduce_tail, start + gather_tail
         else:
             reduce, reduce_latency = self._longer(
@@ -602,9 +618,11 @@ class CaseBounds:
             gather, gather_latency = self._longer(
                 (inside_gather, least_gather_latency), (gather, gather_latency)
             )
+            first_end = max(end + first_end, reduce_first) - max(end, reduce_tail)
+            first_start = max(start + first_start, gather_first) - max(start, gather_tail)
             end, start = max(end, reduce_tail), max(start, gather_tail)
         if not option.overlap:
-            end = start = 0
+            end = start = first_end = first_start = 0
         return _SyncWay(
             reduce=reduce,
             reduce_latency=reduce_latency,
@@ -612,6 +630,8 @@ class CaseBounds:
             gather_latency=gather_latency,
             end=end,
             start=start,
+            first_end=first_end,
+            first_start=first_start,
             optimizer=self._total(_least_units(optimizer)),
             layer_optimizer=min(self._layer_min(units) for units in optimizer),
         )
@@ -623,22 +643,26 @@ class CaseBounds:
 
     def _between(
         self, option: Option, sync: Sync, hosts: int
-    ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    ) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
         """Least exchange between sites of gradients and of parameters.
 
-        Each as (whole model without latency, latency of a stage, one layer with latency).  A pair
+        Each as (whole model without latency, latency of a stage, one layer with latency, one layer
+        and the embedding with latency).  A pair
         of hosting sites moves at least its own share over the fastest link; where all routes of a
         site leave by one link, the shares of all its ``hosts - 1`` partners go over it.
         """
         if hosts == 1:
-            return (0, 0, 0), (0, 0, 0)
+            return (0, 0, 0, 0), (0, 0, 0, 0)
         costs = self.co.exchange(option, sync, hosts)
         result = []
-        for mib, tail, count in (
-            (self._total(costs.gradient), costs.gradient_tail, costs.gradient_latencies),
-            (self._total(costs.parameter), costs.parameter_tail, costs.parameter_latencies),
+        embedding = self.co.units.index("embedding")
+        for units, tail, count in (
+            (costs.gradient, costs.gradient_tail, costs.gradient_latencies),
+            (costs.parameter, costs.parameter_tail, costs.parameter_latencies),
         ):
-            whole = latency = one = INFEASIBLE
+            mib = self._total(units)
+            with_embedding = tail + units[embedding]
+            whole = latency = one = first = INFEASIBLE
             for route in self.bounds.distinct_routes:
                 delay = count * sum(self._least_latency(link) for link in route)
                 partners = 1
@@ -651,7 +675,8 @@ class CaseBounds:
                 )
                 latency = min(latency, delay)
                 one = min(one, delay + max(self._least_us(k, tail) for k in route))
-            result.append((whole, latency, one))
+                first = min(first, delay + max(self._least_us(k, with_embedding) for k in route))
+            result.append((whole, latency, one, first))
         return result[0], result[1]
 
     def _least_latency(self, link: int) -> int:

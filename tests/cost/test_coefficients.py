@@ -109,7 +109,7 @@ def test_recompute_costs_what_the_stack_means() -> None:
 def test_a_split_backward_takes_longer_by_its_overhead() -> None:
     plain = ops(case())
     split = plain.input_gradient[LAYER] + plain.weight_gradient[LAYER]
-    assert split == pytest.approx(1.07 * plain.backward[LAYER], abs=3)
+    assert split == pytest.approx(1.03 * plain.backward[LAYER], abs=3)
 
 
 def layer_parameters(co: CaseCoefficients) -> int:
