@@ -248,7 +248,7 @@ def _describe(model: Model, result: Fit) -> None:
     found = errors(model, result.predicted_s)
     sources: dict[str, list[float]] = defaultdict(list)
     for row, error in zip(model.rows, found, strict=True):
-        sources[row.run.source].append(float(error))
+        sources[row.run.family].append(float(error))
     for source, values in sorted(sources.items()):
         click.echo(
             f"{source[:60]:60s} n {len(values):3d} mean {np.mean(values):.3f} "

@@ -53,7 +53,7 @@ def table(validation: Validation) -> Iterator[str]:
         errors = [
             abs(row.memory_error)
             for row in validation.rows
-            if source in (row.source, "overall") and row.memory_error is not None
+            if source in (row.family, "overall") and row.memory_error is not None
         ]
         worst = max(errors, default=None)
         cells += [str(memory.n or "")] + [
@@ -109,7 +109,7 @@ def picture(validation: Validation) -> str:
         )
     sources: dict[str, list[Prediction]] = {}
     for row in shown:
-        sources.setdefault(short(row.source), []).append(row)
+        sources.setdefault(short(row.family), []).append(row)
     for i, (source, rows) in enumerate(sources.items()):
         colour, kind = COLOURS[i % len(COLOURS)], SHAPES[i % len(SHAPES)]
         for row in rows:

@@ -15,7 +15,7 @@ Precision = Literal["bf16", "fp16", "fp8", "fp8_rowwise", "mxfp8", "nvfp4"]
 PEAK_OF: Mapping[Precision, Precision] = {"fp8_rowwise": "fp8"}
 """Precisions that run at the peak of another one."""
 
-_Share = Annotated[float, number(0, 2, above=True)]
+_Share = Annotated[float, number(1e-3, 2)]
 _Extent = Annotated[float, number(0, 1e6)]
 
 

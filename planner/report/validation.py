@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from planner.instance.errors import one_line
+from planner.validation.rows import OVERALL
 from planner.validation.validate import Errors, Validation
+
+WIDTHS = {"n": 3, "bias": 5}
+"""Least characters of columns that do not have the usual four."""
 
 
 def render_validation(validation: Validation, console: Console) -> None:
@@ -19,27 +26,39 @@ def render_validation(validation: Validation, console: Console) -> None:
         box=None,
         pad_edge=False,
     )
-    table.add_column("source", overflow="ellipsis", no_wrap=True, min_width=16, max_width=28)
+    table.add_column("source", overflow="ellipsis", no_wrap=True, min_width=12, max_width=24)
     for name in ("n", "mean", "med.", "p90", "bias", "n", "mean", "max", "bias"):
-        table.add_column(name, justify="right", no_wrap=True, min_width=3 if name == "n" else 4)
+        table.add_column(name, justify="right", no_wrap=True, min_width=WIDTHS.get(name, 4))
     for source, parts in validation.summary.items():
-        table.add_row(source, *_time(parts["time"]), *_memory(validation, source, parts["memory"]))
+        if not parts["time"].n and not parts["memory"].n and source != OVERALL:
+            continue
+        table.add_row(
+            _name(source), *_time(parts["time"]), *_memory(validation, source, parts["memory"])
+        )
     console.print(table)
     _ranking(validation, console)
     skipped = Counter(row.time_skipped for row in validation.rows if row.time_skipped)
     if skipped:
         console.print(f"\nNo time predicted or compared for {sum(skipped.values())} rows:")
         for reason, count in skipped.most_common():
-            console.print(f"  {count:4d}  {reason}", highlight=False)
+            console.print(f"  {count:4d}  {escape(reason)}", highlight=False)
     excluded = [row for row in validation.rows if row.excluded]
     if excluded:
         console.print("\nThought faulty by the file, predicted all the same:")
         for row in excluded:
-            console.print(f"  {row.id}  {row.excluded}", highlight=False)
+            console.print(
+                f"  {escape(one_line(str(row.id)))}  {escape(one_line(row.excluded or ''))}",
+                highlight=False,
+            )
     assumed = Counter(text.split(" = ")[0] for row in validation.rows for text in row.assumed)
     if assumed:
         listed = ", ".join(f"{name} ({count})" for name, count in assumed.most_common())
         console.print(f"\nTaken from the defaults of the stacks: {listed}.", highlight=False)
+
+
+def _name(source: str) -> str:
+    """A source without the remarks in brackets, safe to print."""
+    return escape(one_line(re.sub(r" \([^)]*\)", "", source)))
 
 
 def _percent(value: float) -> str:
@@ -63,7 +82,7 @@ def _memory(validation: Validation, source: str, errors: Errors) -> list[str]:
     worst = max(
         abs(error)
         for row in validation.rows
-        if source in (row.source, "overall") and (error := row.memory_error) is not None
+        if source in (row.family, OVERALL) and (error := row.memory_error) is not None
     )
     return [str(errors.n), _number(errors.mape), _number(worst), _number(errors.bias)]
 

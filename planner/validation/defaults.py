@@ -158,13 +158,13 @@ def sharding_of(text: str) -> Sharding | None:
 
 def shard_group_of(text: str) -> int | None:
     """The size of the shard group that a source's wording states, or None."""
-    match = re.search(r"(?:degree |group=|\(=)(\d+)", text)
+    match = re.search(r"(?:degree |group=|\(=)(\d{1,9})\b", text)
     return int(match.group(1)) if match else None
 
 
 def nic_gbps_of(text: str, gpus_per_node: int) -> float | None:
     """Network bandwidth per GPU in Gb/s that a source's wording states, or None."""
-    match = re.search(r"(?:(\d+) ?x ?)?(\d+(?:\.\d+)?) ?Gb/s", text)
+    match = re.search(r"\b(?:(\d{1,4}) ?x ?)?(\d{1,7}(?:\.\d{1,6})?) ?Gb/s", text)
     if match is None:
         return None
     rate = float(match.group(2)) * int(match.group(1) or 1)

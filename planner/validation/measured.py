@@ -40,6 +40,19 @@ def measured_time_s(run: Run, instance: Instance, gpus: int) -> float | None:
     return flops / (per_gpu * 1e12 * gpus)
 
 
+def measured_without_model_s(run: Run) -> float | None:
+    """Seconds of one iteration as far as the row says them without a model."""
+    measured, batch, gpus = run.measured, run.parallel.gbs, run.hardware.gpus
+    if measured.iter_time_s is not None or batch is None or gpus is None:
+        return measured.iter_time_s
+    if measured.tokens_per_s_per_gpu is not None:
+        tokens = run.model.seq
+        return None if tokens is None else batch * tokens / (measured.tokens_per_s_per_gpu * gpus)
+    if measured.samples_per_s_per_gpu is not None:
+        return batch / (measured.samples_per_s_per_gpu * gpus)
+    return None
+
+
 def flops_per_token(run: Run, instance: Instance) -> float:
     """FLOPs per token of one iteration in the convention of the row's source.
 
@@ -71,5 +84,5 @@ def measured_memory_bytes(run: Run) -> float | None:
         return measured.mem_gib * 2**30
     if measured.mem_gb is None:
         return None
-    binary = "zero bubble" in run.source.casefold()
+    binary = "zero bubble" in run.family.casefold()
     return measured.mem_gb * (2**30 if binary else 1e9)

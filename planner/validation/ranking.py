@@ -96,7 +96,7 @@ def _rank(plans: list[list[Tried]]) -> Group:
 
         correlation = float(spearmanr(predicted, measured).statistic)
     return Group(
-        f"{first.run.source}: {first.run.model.name}, {first.setup.layout.degrees.gpus} "
+        f"{first.run.family}: {first.run.model.name}, {first.setup.layout.degrees.gpus} "
         f"{first.run.hardware.gpu}, {first.run.model.seq} tokens",
         len(plans),
         measured[int(np.argmin(predicted))] / min(measured) - 1,

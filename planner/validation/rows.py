@@ -12,15 +12,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from planner.instance.errors import InputError, describe
 from planner.instance.text import read_json
 
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Positive = Annotated[float, Field(gt=1e-9, le=1e15, allow_inf_nan=False)]
+_Duration = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+_Stages = Annotated[int, Field(ge=1, le=4096)]
+_Chunks = Annotated[int, Field(ge=1, le=1024)]
 _Count = Annotated[int, Field(ge=1, le=10**9)]
 _CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
+
+
+OVERALL = "overall"
+"""Key of the summary over all sources."""
 
 
 class _Record(BaseModel):
     """Unknown keys are kept out of the way: rows may say more than the model can use."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", coerce_numbers_to_str=False)
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
 
 class MlaWidths(_Record):
@@ -71,9 +78,9 @@ class RunParallel(_Record):
     cp: _Count | None = None
     ep: _Count | None = None
     etp: _Count | None = None
-    pp: _Count | None = None
+    pp: _Stages | None = None
     dp: _Count | None = None
-    vp: _Count | None = None
+    vp: _Chunks | None = None
     mbs: _Count | None = None
     gbs: _Count | None = None
     ga: _Count | None = None
@@ -102,14 +109,14 @@ class StageProfile(_Record):
     ``slow_boundaries`` lists ``i`` for a slow link between the stages ``i`` and ``i + 1``.
     """
 
-    stages: _Count
+    stages: _Stages
     microbatches: _Count
-    F_s: _Positive
-    BW_s: _Positive | None = None
-    B_s: _Positive | None = None
-    W_s: _Positive | None = None
-    latency_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    serialization_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    F_s: _Duration
+    BW_s: _Duration | None = None
+    B_s: _Duration | None = None
+    W_s: _Duration | None = None
+    latency_s: _Duration = 0.0
+    serialization_s: _Duration = 0.0
     slow_boundaries: tuple[_CountOrZero, ...] = ()
     blocking_sends: bool = True
 
@@ -117,8 +124,8 @@ class StageProfile(_Record):
 class Run(_Record):
     """One measured run."""
 
-    id: str | int
-    source: str
+    id: str | int | None = None
+    source: str | None = None
     source_url: str | None = None
     stack: str | None = None
     table: str | None = None
@@ -131,6 +138,11 @@ class Run(_Record):
     parallel: RunParallel = RunParallel()
     measured: RunMeasured = RunMeasured()
     stage_profile: StageProfile | None = None
+
+    @property
+    def family(self) -> str:
+        """What rows are summarised by: their source."""
+        return "unknown" if self.source is None else self.source
 
     @property
     def remarks(self) -> str:
@@ -163,11 +175,18 @@ def _run(index: int, row: Any) -> Run:
     if not isinstance(row, Mapping):
         raise InputError(f"[{index}]", f"expected an object, got {describe(row)}")
     present = {key: value for key, value in row.items() if value is not None}
-    present.setdefault("id", f"row {index}")
-    present.setdefault("source", "unknown")
     try:
-        return Run.model_validate_json(json.dumps(present))
+        run = Run.model_validate_json(json.dumps(present))
     except ValidationError as error:
         first = error.errors()[0]
-        path = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"[{index}].{path}", str(first["msg"]).lower()) from None
+        if first["type"] == "json_invalid":
+            raise InputError(f"[{index}]", "holds text that is not valid Unicode") from None
+        if first["type"] == "missing":
+            raise InputError(f"[{index}].{'.'.join(map(str, first['loc']))}", "missing") from None
+        path = ".".join(str(part) for part in first["loc"] if part not in ("str", "int", "float"))
+        reason = str(first["msg"]).removeprefix("Input should be ")
+        got = describe(first["input"])
+        raise InputError(f"[{index}].{path}", f"expected {reason}, got {got}") from None
+    if run.source == OVERALL:
+        raise InputError(f"[{index}].source", f"'{OVERALL}' is the name of the whole summary")
+    return run

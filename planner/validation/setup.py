@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from planner.cost.coefficients import Option
 from planner.instance import catalog
-from planner.instance.errors import first_input_error
+from planner.instance.errors import first_input_error, one_line
 from planner.instance.schema import Instance
 from planner.layout import Layout, num_boundaries
 from planner.pipeline.schedules import SCHEDULES, legal_run_lengths
@@ -25,8 +25,20 @@ from planner.validation.rows import Run, RunParallel
 T = TypeVar("T")
 
 
+MOST_CHUNK_PASSES = 300_000
+"""Largest ``pp * v * m`` that is priced: its event graph takes some seconds."""
+
+
 class SkippedRunError(Exception):
-    """A row that cannot be predicted; its text says why."""
+    """A row that cannot be predicted; its text says why, in one line."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(one_line(reason))
+
+
+def too_large(chunk_passes: int) -> str:
+    """Why a pipeline of so many passes of microbatches through chunks is not priced."""
+    return f"pp*v*m = {chunk_passes} is more than {MOST_CHUNK_PASSES}: too large to price"
 
 
 class Setup(NamedTuple):
@@ -70,12 +82,13 @@ class _Reader:
         self.run = run
         self.model, self.parallel, self.hardware = run.model, run.parallel, run.hardware
         self.assumed: list[str] = []
-        stack = defaults.stack_of(run)
-        if stack is None:
+        wording = defaults.stack_of(run)
+        if wording is None:
             raise SkippedRunError("the row names no stack")
-        if catalog.canonical("stacks", stack) is None:
+        stack = catalog.canonical("stacks", wording)
+        if stack is None:
             known = ", ".join(catalog.names("stacks"))
-            raise SkippedRunError(f"unknown stack '{stack}'; known: {known}")
+            raise SkippedRunError(f"unknown stack '{wording[:60]}'; known: {known}")
         self.stack = stack
         found = defaults.defaults_of(stack)
         assert found is not None, f"stack {stack} has no defaults"
@@ -85,8 +98,10 @@ class _Reader:
         for words, reason in defaults.OUTSIDE.items():
             if words in self.run.remarks:
                 raise SkippedRunError(reason)
+        model = self.model_fields()
         degrees = self.degrees()
-        instance = self.instance(degrees)
+        instance = self.instance(degrees, model)
+        self.check(degrees, instance)
         layout = self.layout(degrees, instance)
         return Setup(Problem(instance), layout, tuple(self.assumed))
 
@@ -95,6 +110,10 @@ class _Reader:
         if text not in self.assumed:
             self.assumed.append(text)
         return value
+
+    def or_none(self, field: str, value: int | None) -> int:
+        """The value, or assumed zero."""
+        return self.assume(field, 0) if value is None else value
 
     def needed(self, field: str, value: T | None) -> T:
         if value is None:
@@ -146,7 +165,7 @@ class _Reader:
 
     def chunks(self, pp: int) -> int:
         """Chunks per stage that the schedule and ``vp`` say."""
-        kind = self.schedule_kind()
+        kind = self.schedule_kind(pp)
         if kind in ("zbv", "dualpipe_v"):
             return 2
         if kind != "interleaved" or pp == 1:
@@ -158,18 +177,44 @@ class _Reader:
             return self.assume("vp (one layer a chunk)", -(-layers // pp))
         return self.assume("vp", 2)
 
-    def schedule_kind(self) -> str:
+    def schedule_kind(self, pp: int) -> str:
         """The schedule of the plan space; without a pipeline all are alike."""
-        if (self.parallel.pp or 1) == 1:
+        if pp == 1:
             return "1f1b"
         return named_schedule(self.parallel)
 
+    def check(self, degrees: Degrees, instance: Instance) -> None:
+        """Refuse what no training software runs, and rows that contradict themselves."""
+        model, p = instance.model, self.parallel
+        tp, chunks = degrees.tp, degrees.pp * degrees.virtual_stages
+        widths = {"heads": model.num_heads, "FFN width": model.ffn_hidden_size}
+        for name, width in widths.items():
+            if width % tp:
+                raise SkippedRunError(f"tp = {tp} does not divide the {name} {width}")
+        if chunks > model.num_layers + model.num_mtp_layers + 2:
+            raise SkippedRunError(f"{chunks} chunks for {model.num_layers} layers and two ends")
+        length = instance.training.sequence_length
+        if degrees.cp > 1 and length % (2 * degrees.cp):
+            raise SkippedRunError(
+                f"a sequence of {length} is no multiple of 2*cp = {2 * degrees.cp}"
+            )
+        if degrees.etp > 1 and not model.num_experts:
+            raise SkippedRunError(f"etp = {degrees.etp}, but the model has no experts")
+        m = Problem(instance).num_microbatches(degrees)
+        stated = p.ga if p.mbs == degrees.micro_batch_size else None
+        if stated is not None and stated != m:
+            self.assume("microbatches (by gbs, dp and mbs, against ga)", m)
+        if degrees.pp > 1 and p.vp not in (None, 1, degrees.virtual_stages):
+            raise SkippedRunError(f"vp = {p.vp} does not fit schedule '{p.schedule}'")
+        if chunks * m > MOST_CHUNK_PASSES:
+            raise SkippedRunError(too_large(chunks * m))
+
     # -- instance ----------------------------------------------------------------------------
 
-    def instance(self, degrees: Degrees) -> Instance:
+    def instance(self, degrees: Degrees, model: dict[str, Any]) -> Instance:
         gpu = gpu_of(self.needed("the GPU", self.hardware.gpu))
         if gpu is None:
-            raise SkippedRunError(f"unknown GPU '{self.hardware.gpu}'")
+            raise SkippedRunError(f"unknown GPU '{str(self.hardware.gpu)[:60]}'")
         node = min(int(gpu["gpus_per_node"]), degrees.gpus)
         site: dict[str, Any] = {
             "name": "cluster",
@@ -181,9 +226,11 @@ class _Reader:
         nic = defaults.nic_gbps_of(text, node) if isinstance(text, str) else None
         if nic is not None:
             site["nic_gbps"] = nic
+        elif degrees.gpus > node:
+            self.assume("Gb/s of network a GPU (data sheet)", gpu["nic_gbps"])
         document = {
             "name": "run",
-            "model": self.model_fields(),
+            "model": model,
             "training": self.training(degrees),
             "cluster": {"sites": [site]},
             "stack": self.stack_fields(),
@@ -197,6 +244,9 @@ class _Reader:
         fields: dict[str, Any] = {"preset": self.stack, **defaults.kernels_of(self.run)}
         if self.parallel.sp is not None:
             fields["sequence_parallel"] = self.parallel.sp
+        elif (self.parallel.tp or 1) > 1:
+            own = catalog.fields("stacks", self.stack).get("sequence_parallel", True)
+            self.assume("sequence parallelism", own)
         return fields
 
     def training(self, degrees: Degrees) -> dict[str, Any]:
@@ -234,7 +284,9 @@ class _Reader:
         heads = self.needed("the number of heads", model.heads)
         layers = self.needed("the number of layers", model.layers)
         experts = model.experts or 0
-        dense = min(model.dense_layers or 0, layers) if experts else layers
+        dense = layers
+        if experts:
+            dense = min(self.or_none("dense layers", model.dense_layers), layers)
         fields: dict[str, Any] = {
             "num_layers": layers,
             "hidden_size": hidden,
@@ -268,7 +320,7 @@ class _Reader:
                 "num_experts": experts,
                 "experts_per_token": self.needed("top-k", model.topk),
                 "expert_ffn_hidden_size": self.needed("the experts' width", model.moe_ffn),
-                "shared_expert_ffn_hidden_size": model.shared_ffn or 0,
+                "shared_expert_ffn_hidden_size": self.or_none("shared experts", model.shared_ffn),
                 "first_k_dense": dense,
             }
         said = self.run.remarks
@@ -279,7 +331,11 @@ class _Reader:
     # -- plan --------------------------------------------------------------------------------
 
     def layout(self, degrees: Degrees, instance: Instance) -> Layout:
-        kind = self.schedule_kind()
+        kind = self.schedule_kind(degrees.pp)
+        if degrees.pp > 1 and self.parallel.schedule is None:
+            self.assume("schedule", kind)
+        if degrees.pp > 1 and self.parallel.vp is None and degrees.virtual_stages == 1:
+            self.assume("vp", 1)
         m = instance.training.global_batch_size // (degrees.dp * degrees.micro_batch_size)
         run_length = None
         if SCHEDULES[kind].has_run_length:

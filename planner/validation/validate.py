@@ -13,10 +13,21 @@ import numpy as np
 from planner.check import memory_of_layout, time_of_layout
 from planner.cost.coefficients import MIB, case_coefficients
 from planner.pipeline import stage_profile as pipeline
-from planner.validation.measured import measured_memory_bytes, measured_time_s
+from planner.validation.measured import (
+    measured_memory_bytes,
+    measured_time_s,
+    measured_without_model_s,
+)
 from planner.validation.ranking import Ranking, Tried, rank_groups
-from planner.validation.rows import Run, StageProfile, read_runs
-from planner.validation.setup import Setup, SkippedRunError, named_schedule, setup_run
+from planner.validation.rows import OVERALL, Run, StageProfile, read_runs
+from planner.validation.setup import (
+    MOST_CHUNK_PASSES,
+    Setup,
+    SkippedRunError,
+    named_schedule,
+    setup_run,
+    too_large,
+)
 
 Progress = Callable[[int, int], None]
 """Called with the number of rows done and the number of rows."""
@@ -29,8 +40,8 @@ class Prediction:
     ``assumed`` names every field that was taken from the documented defaults of the row's stack.
     """
 
-    id: str | int
-    source: str
+    id: str | int | None
+    source: str | None
     predicted_time_s: float | None
     measured_time_s: float | None
     time_skipped: str | None
@@ -39,6 +50,11 @@ class Prediction:
     memory_skipped: str | None
     assumed: tuple[str, ...] = ()
     excluded: str | None = None
+
+    @property
+    def family(self) -> str:
+        """Key of the summary that the row belongs to."""
+        return "unknown" if self.source is None else self.source
 
     @property
     def time_error(self) -> float | None:
@@ -106,13 +122,13 @@ class Validation:
         """Errors of ``time`` and ``memory`` by source, and ``overall``."""
         sources: dict[str, list[Prediction]] = {}
         for row in self.rows:
-            sources.setdefault(row.source, []).append(row)
+            sources.setdefault(row.family, []).append(row)
         return {
             name: {
                 "time": summarise([e for r in rows if (e := r.time_error) is not None]),
                 "memory": summarise([e for r in rows if (e := r.memory_error) is not None]),
             }
-            for name, rows in [*sources.items(), ("overall", list(self.rows))]
+            for name, rows in [*sources.items(), (OVERALL, list(self.rows))]
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -177,7 +193,7 @@ def _predict(run: Run) -> tuple[Prediction, Setup | None]:
                 run.id,
                 run.source,
                 None,
-                run.measured.iter_time_s,
+                measured_without_model_s(run),
                 reason,
                 None,
                 memory_bytes,
@@ -216,6 +232,9 @@ def _predict_profile(run: Run, profile: StageProfile) -> Prediction:
         backward_s = profile.BW_s if profile.B_s is None else profile.B_s
         if backward_s is None:
             raise SkippedRunError("the stage profile gives no backward time")
+        chunks = profile.stages * profile.microbatches * (run.parallel.vp or 1)
+        if chunks > MOST_CHUNK_PASSES:
+            raise SkippedRunError(too_large(chunks))
         times = pipeline.StageProfile(
             stages=profile.stages,
             microbatches=profile.microbatches,

@@ -19,7 +19,7 @@ def test_lists_and_wrapped_lists_are_read(tmp_path: Path) -> None:
     for document in (rows, {"runs": rows}, {"rows": rows}):
         path = tmp_path / "runs.json"
         path.write_text(json.dumps(document), "utf-8")
-        assert [(run.id, run.source) for run in read_runs(path)] == [("a", "s"), ("row 1", "t")]
+        assert [(run.id, run.source) for run in read_runs(path)] == [("a", "s"), (None, "t")]
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,25 @@ def test_lists_and_wrapped_lists_are_read(tmp_path: Path) -> None:
     [
         ({"a": 1}, "expected a list of runs, got an object"),
         ([1], r"\[0\]: expected an object, got 1"),
-        ([{"model": {"layers": -3}}], r"\[0\].model.layers: input should be greater than"),
-        ([{}, {"parallel": {"tp": "two"}}], r"\[1\].parallel.tp: input should be a valid integer"),
-        ([{"measured": {"iter_time_s": 0}}], r"\[0\].measured.iter_time_s: input should be"),
-        ([{"model": {"mla": {"q_lora": 1}}}], r"\[0\].model.mla.kv_lora: field required"),
+        (
+            [{"model": {"layers": -3}}],
+            r"\[0\].model.layers: expected greater than or equal to 1, got -3",
+        ),
+        (
+            [{}, {"parallel": {"tp": "two"}}],
+            r"\[1\].parallel.tp: expected a valid integer, got text",
+        ),
+        ([{"measured": {"iter_time_s": 0}}], r"\[0\].measured.iter_time_s: expected greater than"),
+        ([{"model": {"layers": True}}], r"\[0\].model.layers: expected a valid integer, got true"),
+        ([{"id": True}], r"\[0\].id: expected a valid string, got true"),
+        ([{"source": "overall"}], r"\[0\].source: 'overall' is the name of the whole summary"),
+        ([{"parallel": {"vp": 10**9}}], r"\[0\].parallel.vp: expected less than or equal to 1024"),
+        ([{"measured": {"mfu": 1e308}}], r"\[0\].measured.mfu: expected less than"),
+        (
+            [{"stage_profile": {"stages": 10**9, "microbatches": 1, "F_s": 1}}],
+            r"\[0\].stage_profile.stages: expected less than or equal to 4096",
+        ),
+        ([{"model": {"mla": {"q_lora": 1}}}], r"\[0\].model.mla.kv_lora: missing"),
     ],
 )
 def test_faulty_rows_name_the_field(tmp_path: Path, document: Any, message: str) -> None:

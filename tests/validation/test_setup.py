@@ -29,13 +29,15 @@ ROW: dict[str, Any] = {
         "vocab": 128256,
         "seq": 8192,
     },
-    "hardware": {"gpu": "H100", "gpus": 64},
+    "hardware": {"gpu": "H100", "gpus": 64, "inter_bw": "400 Gb/s RDMA per GPU"},
     "parallel": {
         "tp": 2,
         "cp": 1,
         "pp": 4,
         "dp": 8,
         "vp": 2,
+        "sp": True,
+        "schedule": "interleaved 1F1B",
         "mbs": 1,
         "gbs": 128,
         "precision": "BF16",
@@ -92,6 +94,14 @@ def test_what_follows_is_inferred() -> None:
         ({"parallel": {"recompute": "some"}}, "unknown recompute 'some'"),
         ({"parallel": {"zero": "magic"}}, "unknown sharding 'magic'"),
         ({"parallel": {"precision": "INT4"}}, "unknown precision 'INT4'"),
+        ({"parallel": {"schedule": "gpipe"}}, "vp = 2 does not fit schedule 'gpipe'"),
+        ({"parallel": {"schedule": "ZBV", "vp": 4}}, "vp = 4 does not fit"),
+        ({"model": {"heads": 33, "kv_heads": 33}}, "tp = 2 does not divide the heads 33"),
+        ({"model": {"ffn": 14335}}, "tp = 2 does not divide the FFN width 14335"),
+        ({"model": {"layers": 5}}, "8 chunks for 5 layers and two ends"),
+        ({"parallel": {"cp": 2, "dp": 4}, "model": {"seq": 8190}}, "no multiple of 2\\*cp = 4"),
+        ({"parallel": {"etp": 2}}, "etp = 2, but the model has no experts"),
+        ({"parallel": {"gbs": 800_000}}, "more than 300000: too large to price"),
         ({"parallel": {"schedule": "Hanayo", "vp": None}}, "'Hanayo' is not in the plan space"),
         ({"model": {"hidden": None}}, "hidden size is not stated"),
         ({"model": {"seq": None}}, "the sequence length is not stated"),
@@ -105,14 +115,22 @@ def test_rows_that_cannot_be_predicted_say_why(changes: dict[str, Any], reason: 
 
 
 def test_null_fields_take_the_defaults_of_the_stack() -> None:
-    open_fields = {"recompute": None, "zero": None, "cp": None, "precision": None}
+    open_fields = {"recompute": None, "zero": None, "cp": None, "precision": None, "sp": None}
     core = setup(parallel=open_fields)
     assert core.layout.option == ("zero1", True, "none", False)
     assert set(core.assumed) == {
         "cp = 1",
         "precision = BF16",
         "recompute = none",
+        "sequence parallelism = True",
         "sharding = zero1",
+    }
+    assert setup(stack="Megatron-Core").problem.instance.stack.name == "megatron-core"
+    bare = setup(parallel={"schedule": None, "vp": None}, hardware={"inter_bw": None})
+    assert set(bare.assumed) == {
+        "Gb/s of network a GPU (data sheet) = 400",
+        "schedule = 1f1b",
+        "vp = 1",
     }
     old = setup(stack="megatron-2021", hardware={"gpu": "A100"}, parallel=open_fields)
     assert old.layout.option == ("ddp", False, "none", False)
@@ -129,7 +147,13 @@ def test_torchtitan_splits_the_local_batch_over_the_pipeline() -> None:
     found = setup(
         stack="torchtitan",
         table="Table 5",
-        parallel={"mbs": 16, "gbs": 128, "vp": None, "zero": "FSDP2 (ZeRO-3 like) degree 8"},
+        parallel={
+            "mbs": 16,
+            "gbs": 128,
+            "vp": None,
+            "schedule": "1F1B",
+            "zero": "FSDP2 (ZeRO-3 like) degree 8",
+        },
     )
     assert found.layout.degrees.micro_batch_size == 4
     assert found.problem.num_microbatches(found.layout.degrees) == 4
