@@ -412,28 +412,32 @@ class CaseBounds:
                 pp * way.end + way.first_end,
                 ends - last + pp * self._layer_min(weight if split else backward),
             )
-        if pp == 1:
-            way = way._replace(start=way.start + way.first_start, end=way.end + way.first_end)
+        # Every stage is reached from stage 0, whose start waits for the embedding too; a backward
+        # that is not split returns to stage 0, whose end reduces the embedding too.
+        start = way.start + way.first_start
         least_end = way.end + way.layer_optimizer
+        if pp == 1 or not split:
+            least_end += way.first_end
         devices = ceil_div(m * work + starts + ends + way.optimizer, pp)
         slowest = m * self._slowest_stage(forward, backward, weight)
-        best = max(devices, way.start + slowest + least_end, way.start + f + b + least_end)
-        if pp > 1:
-            delay = 2 * (pp - 1) * self._least_transfer[0]
-            chain = way.first_start + way.start + f + b + delay + least_end + way.first_end
-            best = max(best, chain)
-            first = self._layer_min(forward) + (0 if split else self._layer_min(backward))
-            ramp = ceil_div(m * work, pp) + first * (pp - 1) // 2
-            if self.co.degrees.virtual_stages == 1:
-                share = 1.0 if not split else _least_share(forward, (backward, weight))
-                ramp = max(ramp, int(work * share / (1 - (1 - share / m) ** pp) * (1 - 1e-12)))
-            best = max(best, ramp + way.start + least_end)
-            if choice.schedule == "gpipe":
-                flush = work + (m - 1) * ceil_div(work, pp)
-                best = max(best, way.start + flush + least_end)
-            if choice.schedule == "1f1b":
-                turns = self._one_f_one_b(forward, backward, work)
-                best = max(best, way.start + turns + least_end)
+        best = max(devices, start + slowest + least_end)
+        if pp == 1:
+            return max(best, start + f + b + least_end)
+        delay = 2 * (pp - 1) * self._least_transfer[0]
+        chain = start + f + b + delay + way.end + way.first_end + way.layer_optimizer
+        best = max(best, chain)
+        first = self._layer_min(forward) + (0 if split else self._layer_min(backward))
+        ramp = ceil_div(m * work, pp) + first * (pp - 1) // 2
+        if self.co.degrees.virtual_stages == 1:
+            share = 1.0 if not split else _least_share(forward, (backward, weight))
+            ramp = max(ramp, int(work * share / (1 - (1 - share / m) ** pp) * (1 - 1e-12)))
+        best = max(best, ramp + start + least_end)
+        if choice.schedule == "gpipe":
+            flush = work + (m - 1) * ceil_div(work, pp)
+            best = max(best, start + flush + least_end)
+        if choice.schedule == "1f1b":
+            turns = self._one_f_one_b(forward, backward, work)
+            best = max(best, start + turns + least_end)
         return best
 
     def template(
