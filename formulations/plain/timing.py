@@ -253,7 +253,7 @@ class _Exchange:
                     v.model.add(amount >= weighted(counts, units), when, family="exchange")
 
     def time_rows(self, whole: Variable, tail: Variable, links: dict[int, Variable]) -> None:
-        """The exchange, whole and of what overlap never hides, takes as long as on its slowest link."""
+        """The exchange, and what overlap never hides of it, take as long as on the slowest link."""
         v = self.v
         embedding = v.co.units.index("embedding")
 
