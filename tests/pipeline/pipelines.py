@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from hypothesis import strategies as st
+
 from planner.pipeline.ops import Op, OpKind
-from planner.pipeline.schedules import Template, chunk_devices, device_orders
+from planner.pipeline.schedules import (
+    SCHEDULES,
+    Template,
+    chunk_devices,
+    device_orders,
+    legal_run_lengths,
+)
 from planner.pipeline.simulator import Cell, Hop, Run, Scenario, Send, simulate_scenario
 
 Edge = tuple[int, int]
@@ -42,3 +50,17 @@ def pipeline(
 def both_ways(boundaries: Mapping[int, tuple[int, int]]) -> dict[Edge, tuple[int, int]]:
     """Service and latency of boundaries ``i | i + 1``, in both directions."""
     return {edge: hop for i, hop in boundaries.items() for edge in ((i, i + 1), (i + 1, i))}
+
+
+@st.composite
+def templates(draw: st.DrawFn) -> Template:
+    """Any template of a few devices and microbatches."""
+    rules = SCHEDULES[draw(st.sampled_from(sorted(SCHEDULES)))]
+    pp = draw(st.integers(1, 5))
+    v = draw(st.integers(rules.min_chunks, rules.max_chunks or 4))
+    m = draw(st.integers(pp if rules.has_run_length else 1, 10))
+    run = draw(st.sampled_from(legal_run_lengths(pp, m))) if rules.has_run_length else None
+    extra = [0] * pp
+    if rules.has_extra_warmup:
+        extra = sorted(draw(st.lists(st.integers(0, 5), min_size=pp, max_size=pp)), reverse=True)
+    return Template(rules.name, pp, v, m, run, tuple(extra))

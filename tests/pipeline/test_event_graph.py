@@ -12,28 +12,14 @@ from hypothesis import strategies as st
 
 from planner.pipeline.event_graph import Duration, EventGraph, event_graph
 from planner.pipeline.schedules import (
-    SCHEDULES,
     Op,
     Template,
     chunk_devices,
     device_orders,
-    legal_run_lengths,
 )
+from tests.pipeline.pipelines import templates
 
 Values = Mapping[Duration, int]
-
-
-@st.composite
-def small_templates(draw: st.DrawFn) -> Template:
-    rules = SCHEDULES[draw(st.sampled_from(sorted(SCHEDULES)))]
-    pp = draw(st.integers(1, 5))
-    v = draw(st.integers(rules.min_chunks, rules.max_chunks or 4))
-    m = draw(st.integers(pp if rules.has_run_length else 1, 10))
-    run = draw(st.sampled_from(legal_run_lengths(pp, m))) if rules.has_run_length else None
-    extra = [0] * pp
-    if rules.has_extra_warmup:
-        extra = sorted(draw(st.lists(st.integers(0, 5), min_size=pp, max_size=pp)), reverse=True)
-    return Template(rules.name, pp, v, m, run, tuple(extra))
 
 
 def drawn_values(data: st.DataObject, graph: EventGraph, most: int = 9) -> dict[Duration, int]:
@@ -103,7 +89,7 @@ def explicit_longest_path(template: Template, values: Values) -> tuple[int, dict
 
 
 @settings(max_examples=300, deadline=None)
-@given(small_templates(), st.data())
+@given(templates(), st.data())
 def test_longest_path_equals_the_explicit_graph(template: Template, data: st.DataObject) -> None:
     graph = event_graph(template)
     values = drawn_values(data, graph)
@@ -113,7 +99,7 @@ def test_longest_path_equals_the_explicit_graph(template: Template, data: st.Dat
 
 
 @settings(max_examples=200, deadline=None)
-@given(small_templates(), st.data())
+@given(templates(), st.data())
 def test_path_coefficients_are_lower_bounds(template: Template, data: st.DataObject) -> None:
     graph = event_graph(template)
     values = drawn_values(data, graph)
@@ -130,7 +116,7 @@ def test_path_coefficients_are_lower_bounds(template: Template, data: st.DataObj
 
 
 @settings(max_examples=200, deadline=None)
-@given(small_templates(), st.data())
+@given(templates(), st.data())
 def test_more_time_never_shortens_the_iteration(template: Template, data: st.DataObject) -> None:
     graph = event_graph(template)
     values = drawn_values(data, graph)
@@ -140,7 +126,7 @@ def test_more_time_never_shortens_the_iteration(template: Template, data: st.Dat
 
 
 @settings(max_examples=60, deadline=None)
-@given(small_templates(), st.data())
+@given(templates(), st.data())
 def test_batch_equals_one_by_one(template: Template, data: st.DataObject) -> None:
     graph = event_graph(template)
     batch = [drawn_values(data, graph, most=4) for _ in range(data.draw(st.integers(12, 20)))]

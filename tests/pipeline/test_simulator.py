@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planner.pipeline.event_graph import Duration, event_graph
 from planner.pipeline.ops import Op
-from planner.pipeline.schedules import SCHEDULES, Template, legal_run_lengths
+from planner.pipeline.schedules import Template
 from planner.pipeline.simulator import (
     Bucket,
     Cell,
@@ -22,20 +22,7 @@ from planner.pipeline.simulator import (
     Step,
     simulate_scenario,
 )
-from tests.pipeline.pipelines import both_ways, pipeline
-
-
-@st.composite
-def templates(draw: st.DrawFn) -> Template:
-    rules = SCHEDULES[draw(st.sampled_from(sorted(SCHEDULES)))]
-    pp = draw(st.integers(1, 5))
-    v = draw(st.integers(rules.min_chunks, rules.max_chunks or 4))
-    m = draw(st.integers(pp if rules.has_run_length else 1, 10))
-    run = draw(st.sampled_from(legal_run_lengths(pp, m))) if rules.has_run_length else None
-    extra = [0] * pp
-    if rules.has_extra_warmup:
-        extra = sorted(draw(st.lists(st.integers(0, 5), min_size=pp, max_size=pp)), reverse=True)
-    return Template(rules.name, pp, v, m, run, tuple(extra))
+from tests.pipeline.pipelines import both_ways, pipeline, templates
 
 
 @settings(max_examples=300, deadline=None)
