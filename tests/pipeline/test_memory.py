@@ -9,13 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.pipeline.memory import LiveVector, live_counts
-from planner.pipeline.schedules import (
-    SCHEDULES,
-    Template,
-    chunk_devices,
-    device_orders,
-    legal_run_lengths,
-)
+from planner.pipeline.schedules import Template, chunk_devices, device_orders
+from tests.pipeline.pipelines import templates
 
 
 def peaks(
@@ -70,18 +65,8 @@ def test_vectors_of_small_pipelines() -> None:
     )
 
 
-@st.composite
-def small_templates(draw: st.DrawFn) -> Template:
-    rules = SCHEDULES[draw(st.sampled_from(sorted(SCHEDULES)))]
-    pp = draw(st.integers(1, 5))
-    v = draw(st.integers(rules.min_chunks, rules.max_chunks or 4))
-    m = draw(st.integers(pp if rules.has_run_length else 1, 12))
-    run = draw(st.sampled_from(legal_run_lengths(pp, m))) if rules.has_run_length else None
-    return Template(rules.name, pp, v, m, run, (0,) * pp)
-
-
 @settings(max_examples=200, deadline=None)
-@given(small_templates(), st.data())
+@given(templates(), st.data())
 def test_vectors_give_the_peak_of_a_replay(template: Template, data: st.DataObject) -> None:
     devices = chunk_devices(template.schedule, template.pp, template.v)
     full = [data.draw(st.integers(0, 20)) for _ in devices]
@@ -109,7 +94,7 @@ def test_vectors_give_the_peak_of_a_replay(template: Template, data: st.DataObje
 
 
 @settings(max_examples=100, deadline=None)
-@given(small_templates())
+@given(templates())
 def test_no_vector_covers_another(template: Template) -> None:
     for vectors in live_counts(template):
         for one, other in product(vectors, vectors):

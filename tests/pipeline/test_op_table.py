@@ -22,8 +22,8 @@ from planner.pipeline.op_table import (
 )
 from planner.pipeline.ops import Op
 from planner.pipeline.schedules import Template, chunk_devices
+from tests.pipeline.pipelines import templates
 from tests.pipeline.schedule_problems import pipeline, random_problem
-from tests.pipeline.test_event_graph import small_templates
 
 
 def as_problem(template: Template, values: dict[Duration, int]) -> ScheduleProblem:
@@ -49,7 +49,7 @@ def as_problem(template: Template, values: dict[Duration, int]) -> ScheduleProbl
 
 
 @settings(max_examples=150, deadline=None)
-@given(template=small_templates(), seed=st.integers(0, 2**32))
+@given(template=templates(), seed=st.integers(0, 2**32))
 def test_a_template_table_takes_as_long_as_its_event_graph(template: Template, seed: int) -> None:
     graph = event_graph(template)
     rng = random.Random(seed)
@@ -62,7 +62,7 @@ def test_a_template_table_takes_as_long_as_its_event_graph(template: Template, s
 
 
 @settings(max_examples=50, deadline=None)
-@given(template=small_templates())
+@given(template=templates())
 def test_peak_memory_is_that_of_the_live_counts(template: Template) -> None:
     graph = event_graph(template)
     problem = as_problem(template, dict.fromkeys(graph.variables, 1))
