@@ -388,21 +388,20 @@ class CaseCoefficients:
         latency_only: bool = False,
     ) -> float:
         """Seconds of a collective of one unit's parameters over its shard group."""
-        held = self._parameters(unit)
-        scale = 0 if latency_only else width
-        return self._group_time(
-            op, state.dense_shard(self.degrees), self.degrees.tp, held.dense * scale, gpu_class
-        ) + (
-            self._group_time(
-                op,
-                state.expert_shard(self.degrees),
-                self.degrees.ep * self.degrees.etp,
-                held.experts * scale,
-                gpu_class,
-            )
-            if held.experts
-            else 0.0
-        )
+        degrees = self.degrees
+        dense, experts = state.dense_shard(degrees), state.expert_shard(degrees)
+        key = ("shard", self._shape, dense, experts, op, unit, gpu_class, width, latency_only)
+
+        def seconds() -> float:
+            held = self._parameters(unit)
+            scale = 0 if latency_only else width
+            time = self._group_time(op, dense, degrees.tp, held.dense * scale, gpu_class)
+            if held.experts:
+                stride = degrees.ep * degrees.etp
+                time += self._group_time(op, experts, stride, held.experts * scale, gpu_class)
+            return time
+
+        return self._cached(key, seconds)
 
     def _group_time(
         self,
@@ -585,18 +584,25 @@ class CaseCoefficients:
 
         Without sharding the context-parallel ranks take part too.
         """
-        held, degrees = self._parameters(unit), self.degrees
-        shard = 1 if option.sharding == "ddp" else state.dense_shard(degrees)
-        ranks = groups * (degrees.cp if option.sharding == "ddp" else 1)
-        seconds = self._all_reduce(ranks, degrees.tp * shard, held.dense / shard * width, gpu_class)
-        if held.experts:
-            group = degrees.ep * degrees.etp
-            shard = 1 if option.sharding == "ddp" else state.expert_shard(degrees)
-            ranks = max(1, groups * degrees.dp_shard * degrees.cell_gpus // (group * shard))
-            seconds += self._all_reduce(
-                ranks, group * shard, held.experts / shard * width, gpu_class
-            )
-        return seconds
+        degrees, whole = self.degrees, option.sharding == "ddp"
+        dense = 1 if whole else state.dense_shard(degrees)
+        experts = 1 if whole else state.expert_shard(degrees)
+        ranks = groups * (degrees.cp if whole else 1)
+        group = degrees.ep * degrees.etp
+        expert_ranks = max(1, groups * degrees.dp_shard * degrees.cell_gpus // (group * experts))
+        sizes = (dense, experts, ranks, expert_ranks)
+        key = ("replicas", self._shape, unit, gpu_class, width, sizes)
+
+        def seconds() -> float:
+            held = self._parameters(unit)
+            size = held.dense / dense * width
+            time = self._all_reduce(ranks, degrees.tp * dense, size, gpu_class)
+            if held.experts:
+                size = held.experts / experts * width
+                time += self._all_reduce(expert_ranks, group * experts, size, gpu_class)
+            return time
+
+        return self._cached(key, seconds)
 
     def _all_reduce(self, ranks: int, stride: int, size_bytes: float, gpu_class: int) -> float:
         """Ring or tree, whichever is faster for the size."""

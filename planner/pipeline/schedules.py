@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal
@@ -169,6 +170,7 @@ def chunk_devices(schedule: str, pp: int, v: int) -> tuple[int, ...]:
     return tuple(range(pp)) + tuple(reversed(range(pp)))
 
 
+@lru_cache(maxsize=16)
 def device_orders(template: Template) -> tuple[tuple[Op, ...], ...]:
     """Return the ops of every device in the order in which it runs them."""
     return tuple(_device_order(template, device) for device in range(template.pp))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from planner import space
 from planner.choices import CaseChoices, ScheduleChoice
@@ -22,9 +22,18 @@ from planner.cost.coefficients import (
     case_coefficients,
 )
 from planner.pipeline.schedules import SCHEDULES, Template
-from planner.plan import Degrees, Recompute, Sync
+from planner.plan import Degrees, Sync
 from planner.problem import Problem
-from planner.search.template_bound import MAX_OPS, SplitCosts, split_bound
+from planner.search.template_bound import (
+    MAX_OPS,
+    SAFETY,
+    SplitCosts,
+    StageSync,
+    TemplateBound,
+    Times,
+)
+
+T = TypeVar("T", int, float)
 
 INFEASIBLE = 1 << 62
 """Stands for "no plan at all" where bounds are compared."""
@@ -83,9 +92,11 @@ class Bounds:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.shape_work = lru_cache(None)(self._shape_work)
+        self.least_times = lru_cache(None)(self._least_times)
         self.layer_counts = self._layer_counts()
         self.unit_times: dict[tuple[object, ...], tuple[Units, Units, Units]] = {}
         self.link = lru_cache(None)(self._link)
+        self._templates: dict[Template, TemplateBound] = {}
         self._lengths: dict[tuple[Template, SplitCosts], int | None] = {}
 
     def _link(self, link: int) -> tuple[int, LinkTime]:
@@ -196,12 +207,21 @@ class Bounds:
         )
 
     def template_length(
-        self, choice: ScheduleChoice, co: CaseCoefficients, costs: SplitCosts, beyond_us: int
+        self,
+        choice: ScheduleChoice,
+        co: CaseCoefficients,
+        costs: SplitCosts,
+        beyond_us: int,
+        *,
+        any_warmup: bool,
     ) -> int | None:
-        """:func:`split_bound` of a schedule without extra warm-up; 0 where it is too long to build.
+        """:meth:`TemplateBound.value` of a schedule; 0 where it is too long to build.
 
-        Extra warm-up needs more memory and may shorten the path, so for schedules that take it the
-        value counts only where no replica changes site; None (no split fits) holds for all.
+        Parameters
+        ----------
+        any_warmup
+            Whether the plans may have extra warm-up; the value then rests on what all of these
+            templates have in common.  None (no split fits) holds for all of them anyway.
         """
         degrees = co.degrees
         template = Template(
@@ -214,44 +234,59 @@ class Bounds:
         )
         if template.m * template.chunks * 3 > MAX_OPS:
             return 0
+        if template not in self._templates:
+            self._templates[template] = TemplateBound(
+                template, co.layer_units, any_warmup=any_warmup
+            )
         key = (template, costs)
         if key not in self._lengths:
-            self._lengths[key] = split_bound(template, co.layer_units, costs, beyond_us)
+            self._lengths[key] = self._templates[template].value(costs, beyond_us)
         return self._lengths[key]
 
-    def chunks(
-        self,
-        shape: Shape,
-        pp: int,
-        virtual_stages: int,
-        dp: int,
-        shards: tuple[int, ...],
-        beyond_us: int,
-    ) -> int:
-        """All cases with these degrees, whatever their shard degree.
-
-        State is taken as small as any sharding makes it, synchronisation as free.
-        """
-        cases = [
-            CaseChoices(
-                self.problem,
-                case_coefficients(self.problem, shape.case(pp, virtual_stages, dp, shard)),
+    @cached_property
+    def _splits(self) -> dict[int, tuple[bool, ...]]:
+        """By number of chunks, whether the allowed schedules split the backward."""
+        allowed = self.problem.search.restrictions().get("schedule")
+        return {
+            v: tuple(
+                sorted(
+                    {
+                        SCHEDULES[name].split_backward
+                        for name in space.schedules_for(v)
+                        if allowed is None or name in allowed
+                    }
+                )
             )
-            for shard in shards
-        ]
-        memories: dict[Recompute, list[MemoryCosts]] = {}
-        for choices in cases:
-            for option in choices.options:
-                memories.setdefault(option.recompute, []).append(choices.co.memory(option))
-        bounds = CaseBounds(self, cases[0])
-        return min(
-            (
-                bounds.relaxed(choice, recompute, costs, beyond_us)
-                for choice in dict.fromkeys(c for case in cases for c in case.schedules)
-                for recompute, costs in memories.items()
-            ),
-            default=INFEASIBLE,
-        )
+            for v in space.VIRTUAL_STAGES
+        }
+
+    def _least_times(self, shape: Shape, split: bool) -> tuple[int, int]:
+        """Work of a microbatch, and what a layer adds to the wait of every later stage."""
+        co = CaseCoefficients(self.problem, shape.case(1, 1, 1, 1))
+        classes = {site.gpu_class for d, site in enumerate(self.problem.sites) if co.cells[d]}
+        ops = [co.ops(g, Option("ddp", True, "none", False)) for g in classes]
+        forward = _least_units(op.forward for op in ops)
+        parts = [forward]
+        if split:
+            parts.append(_least_units(op.input_gradient for op in ops))
+            parts.append(_least_units(op.weight_gradient for op in ops))
+        else:
+            parts.append(_least_units(op.backward for op in ops))
+        counts = self.unit_counts(co)
+        work = sum(n * t for part in parts for n, t in zip(counts, part, strict=True))
+        waits = parts[:1] if split else parts
+        return work, sum(min(part[: len(co.kinds)]) for part in waits)
+
+    def cell(self, shape: Shape, pp: int, virtual_stages: int, dp: int) -> int:
+        """All shard degrees of one (pp, v, dp): the work of a stage after the mean wait for it."""
+        m = self.problem.training.global_batch_size // (shape.micro_batch_size * dp)
+        ramps = []
+        for split in self._splits[virtual_stages]:
+            work, wait = self.least_times(shape, split)
+            ramps.append(ceil_div(2 * m * work + wait * pp * (pp - 1), 2 * pp))
+        if not ramps:
+            return INFEASIBLE
+        return max(self.fixed_us + min(ramps), self.pipeline_degree(shape, pp, (dp,)))
 
 
 class ChoiceBound(NamedTuple):
@@ -264,29 +299,31 @@ class ChoiceBound(NamedTuple):
 class _SyncWay(NamedTuple):
     """Least times of synchronisation, µs.
 
-    ``reduce``, ``gather`` and ``optimizer`` are sums over the stages; latencies, ``start``, ``end``
-    (what no overlap hides) and the layers are of one stage; ``first_start`` and ``first_end`` come
-    on top at stage 0, for the embedding.
+    ``reduce``, ``gather`` and ``optimizer`` are per unit; latencies, ``start``, ``end`` (what no
+    overlap hides) and the layers are of one stage; ``first_start`` and ``first_end`` come on top at
+    stage 0, for the embedding.
     """
 
-    reduce: int
+    reduce: Times
     reduce_latency: int
-    gather: int
+    gather: Times
     gather_latency: int
     end: int
     start: int
     first_end: int
     first_start: int
-    optimizer: int
+    optimizer: Units
     layer_optimizer: int
 
 
 def _least_of(ways: tuple[_SyncWay, ...]) -> _SyncWay:
     """Component by component: stages may be synchronised in different ways."""
-    return _SyncWay(*(min(column) for column in zip(*ways, strict=True)))
+    columns: Iterable[tuple[Any, ...]] = zip(*ways, strict=True)
+    least: list[Any] = [_least_units(c) if isinstance(c[0], tuple) else min(c) for c in columns]
+    return _SyncWay(*least)
 
 
-def _least_units(rows: Iterable[Units]) -> Units:
+def _least_units(rows: Iterable[tuple[T, ...]]) -> tuple[T, ...]:
     """Unit by unit the smallest value."""
     return tuple(min(column) for column in zip(*rows, strict=True))
 
@@ -308,6 +345,8 @@ class CaseBounds:
         self.counts = bounds.unit_counts(self.co)
         self.layers = sum(bounds.layer_counts.values())
         self._ways: dict[tuple[object, ...], tuple[_SyncWay, ...]] = {}
+        self._choices: dict[tuple[ScheduleChoice, Option], ChoiceBound] = {}
+        self._fits: dict[tuple[object, ...], bool] = {}
 
     @cached_property
     def classes(self) -> tuple[int, ...]:
@@ -330,6 +369,12 @@ class CaseBounds:
             if total >= degrees.dp:
                 return n
         return 0
+
+    @property
+    def least_crossings(self) -> int:
+        """Fewest crossings of any plan: hosts beyond the first of every stage, or one move."""
+        degrees = self.co.degrees
+        return max(degrees.pp * (self.least_hosts - 1), int(not self.fits_one_site))
 
     @cached_property
     def fits_one_site(self) -> bool:
@@ -358,7 +403,7 @@ class CaseBounds:
             )
         return forward, self._least(option, "backward"), (0,) * len(forward)
 
-    def _total(self, units: Units) -> int:
+    def _total(self, units: tuple[T, ...]) -> T:
         return sum(n * t for n, t in zip(self.counts, units, strict=True))
 
     def _layer_min(self, units: Units) -> int:
@@ -381,6 +426,12 @@ class CaseBounds:
 
     def choice(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
         """Bound of all plans of the case with this schedule and option."""
+        found = self._choices.get((choice, option))
+        if found is None:
+            found = self._choices[choice, option] = self._choice(choice, option)
+        return found
+
+    def _choice(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
         quick = self.quick(choice, option)
         if quick.value_us >= INFEASIBLE:
             return quick
@@ -397,8 +448,8 @@ class CaseBounds:
         f, b, w = self._total(forward), self._total(backward), self._total(weight)
         pp, m = self.co.degrees.pp, self.co.num_microbatches
         work = f + b + w
-        starts = way.gather + pp * way.gather_latency
-        ends = way.reduce + pp * way.reduce_latency
+        starts = int(self._total(way.gather)) + pp * way.gather_latency
+        ends = int(self._total(way.reduce)) + pp * way.reduce_latency
         if option.overlap:
             last = w if split else b
             unhidden = pp * (self.co.degrees.virtual_stages - 1)
@@ -418,7 +469,10 @@ class CaseBounds:
         least_end = way.end + way.layer_optimizer
         if pp == 1 or not split:
             least_end += way.first_end
-        devices = ceil_div(m * work + starts + ends + way.optimizer, pp)
+        optimizer: int = self._total(way.optimizer)
+        devices = ceil_div(m * work + starts + ends + optimizer, pp)
+        reached = self._layer_min(forward) * pp * (pp - 1) // 2
+        devices = max(devices, start + ceil_div(m * work + reached + ends + optimizer, pp))
         slowest = m * self._slowest_stage(forward, backward, weight)
         best = max(devices, start + slowest + least_end)
         if pp == 1:
@@ -451,71 +505,48 @@ class CaseBounds:
             Values above this need not be told apart.
         """
         found = self.choice(choice, option)
-        degrees = self.co.degrees
-        if found.value_us > beyond_us or degrees.pp == 1:
+        if found.value_us > beyond_us or self.co.degrees.pp == 1:
             return found
         way = _least_of(self._sync_ways(option))
-        ends = self.co.fixed_us + way.start + way.end + way.layer_optimizer
-        rules = SCHEDULES[choice.schedule]
-        costs = self.co.memory(option)
-        split = rules.split_backward
-        length = self.bounds.template_length(
+        length = self._template_length(
             choice,
-            self.co,
-            _split_costs(
-                self.unit_times(option, split),
-                costs,
-                self._least_transfer,
-                split=split,
-                limit_mib=self._largest_limit,
-            ),
-            beyond_us - ends,
+            self.unit_times(option, SCHEDULES[choice.schedule].split_backward),
+            self.co.memory(option),
+            _stage_sync(way, hides=option.overlap),
+            beyond_us,
         )
         if length is None:
             return ChoiceBound(INFEASIBLE, "memory")
-        if rules.has_extra_warmup and self._may_warm_up:
-            return found
-        return max(found, ChoiceBound(ends + length, "paths"))
+        return max(found, ChoiceBound(self.co.fixed_us + length, "paths"))
 
-    def relaxed(
+    def _template_length(
         self,
         choice: ScheduleChoice,
-        recompute: Recompute,
-        memories: Sequence[MemoryCosts],
+        times: tuple[Units, Units, Units],
+        memory: MemoryCosts,
+        sync: StageSync,
         beyond_us: int,
-    ) -> int:
-        """Bound of one schedule and way to recompute, over several shardings at once."""
-        split = SCHEDULES[choice.schedule].split_backward
-        option = Option("ddp", True, recompute, False)
-        times = self.unit_times(option, split)
-        work = sum(self._total(units) for units in times)
-        pp, m = self.co.degrees.pp, self.co.num_microbatches
-        fixed = self.co.fixed_us
-        value = fixed + m * ceil_div(work, pp)
-        if value > beyond_us:
-            return value
-        memory = memories[0]._replace(
-            state=tuple(map(min, *(c.state for c in memories)))
-            if len(memories) > 1
-            else memories[0].state,
-            working=min(c.working for c in memories),
-            head_working=min(c.head_working for c in memories),
+    ) -> int | None:
+        rules = SCHEDULES[choice.schedule]
+        split = rules.split_backward
+        costs = SplitCosts(
+            *times,
+            state=memory.state,
+            activation=memory.split_activation if split else memory.activation,
+            held=memory.held,
+            room=self._largest_limit - memory.working,
+            head_room=self._largest_limit - memory.head_working,
+            delay=self._least_transfer[0],
+            occupancy=self._least_transfer[1],
+            sync=sync,
         )
-        costs = _split_costs(
-            times, memory, self._least_transfer, split=split, limit_mib=self._largest_limit
+        return self.bounds.template_length(
+            choice,
+            self.co,
+            costs,
+            beyond_us - self.co.fixed_us,
+            any_warmup=rules.has_extra_warmup and self._may_warm_up,
         )
-        if pp == 1:
-            need = sum(
-                n * (s + a)
-                for n, s, a in zip(self.counts, costs.state, costs.activation, strict=True)
-            )
-            return value if need <= costs.head_room else INFEASIBLE
-        length = self.bounds.template_length(choice, self.co, costs, beyond_us - fixed)
-        if length is None:
-            return INFEASIBLE
-        if SCHEDULES[choice.schedule].has_extra_warmup and self._may_warm_up:
-            return value
-        return max(value, fixed + length)
 
     @cached_property
     def _least_transfer(self) -> tuple[int, int]:
@@ -599,8 +630,8 @@ class CaseBounds:
             (reduce, reduce_latency, reduce_tail, reduce_first),
             (gather, gather_latency, gather_tail, gather_first),
         ) = self._between(option, sync, hosts)
-        inside_reduce = self._total(_least_units(c.reduce for c in costs))
-        inside_gather = self._total(_least_units(c.gather for c in costs))
+        inside_reduce = _least_units(c.reduce for c in costs)
+        inside_gather = _least_units(c.gather for c in costs)
         least_reduce_latency = min(c.reduce_latency for c in costs)
         least_gather_latency = min(c.gather_latency for c in costs)
         end = min(c.reduce_tail for c in costs)
@@ -609,7 +640,8 @@ class CaseBounds:
         first_end = min(c.reduce[embedding] for c in costs)
         first_start = min(c.gather[embedding] for c in costs)
         if sync == "hierarchical":
-            reduce, gather = inside_reduce + reduce, inside_gather + gather
+            reduce = tuple(map(sum, zip(inside_reduce, reduce, strict=True)))
+            gather = tuple(map(sum, zip(inside_gather, gather, strict=True)))
             reduce_latency += least_reduce_latency
             gather_latency += least_gather_latency
             first_end += reduce_first - reduce_tail
@@ -636,27 +668,28 @@ class CaseBounds:
             start=start,
             first_end=first_end,
             first_start=first_start,
-            optimizer=self._total(_least_units(optimizer)),
+            optimizer=_least_units(optimizer),
             layer_optimizer=min(self._layer_min(units) for units in optimizer),
         )
 
-    def _longer(self, inside: tuple[int, int], between: tuple[int, int]) -> tuple[int, int]:
+    def _longer(self, inside: tuple[Times, int], between: tuple[Times, int]) -> tuple[Times, int]:
         """Of two times that run side by side the one with the larger sum over the stages."""
         pp = self.co.degrees.pp
-        return max(inside, between, key=lambda time: time[0] + pp * time[1])
+        return max(inside, between, key=lambda time: self._total(time[0]) + pp * time[1])
 
     def _between(
         self, option: Option, sync: Sync, hosts: int
-    ) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
+    ) -> tuple[tuple[Times, int, int, int], tuple[Times, int, int, int]]:
         """Least exchange between sites of gradients and of parameters.
 
-        Each as (whole model without latency, latency of a stage, one layer with latency, one layer
-        and the embedding with latency).  A pair
-        of hosting sites moves at least its own share over the fastest link; where all routes of a
-        site leave by one link, the shares of all its ``hosts - 1`` partners go over it.
+        Each as (per unit without latency, latency of a stage, one layer with latency, one layer and
+        the embedding with latency).  A pair of hosting sites moves at least its own share over the
+        fastest link; where all routes of a site leave by one link, the shares of all its
+        ``hosts - 1`` partners go over it.
         """
+        nothing = (0.0,) * len(self.co.units)
         if hosts == 1:
-            return (0, 0, 0, 0), (0, 0, 0, 0)
+            return (nothing, 0, 0, 0), (nothing, 0, 0, 0)
         costs = self.co.exchange(option, sync, hosts)
         result = []
         embedding = self.co.units.index("embedding")
@@ -664,24 +697,27 @@ class CaseBounds:
             (costs.gradient, costs.gradient_tail, costs.gradient_latencies),
             (costs.parameter, costs.parameter_tail, costs.parameter_latencies),
         ):
-            mib = self._total(units)
             with_embedding = tail + units[embedding]
-            whole = latency = one = first = INFEASIBLE
+            rate = float("inf")
+            latency = one = first = INFEASIBLE
             for route in self.bounds.distinct_routes:
                 delay = count * sum(self._least_latency(link) for link in route)
                 partners = 1
                 if sync == "hierarchical" and route[0] in self.bounds.exits:
                     partners = hosts - 1
-                loads = [mib * partners, *(mib for _ in route[1:])]
-                whole = min(
-                    whole,
-                    max(self._least_us(k, n) for k, n in zip(route, loads, strict=True)),
-                )
+                shares = [partners, *(1 for _ in route[1:])]
+                rate = min(rate, max(self._rate(k) * n for k, n in zip(route, shares, strict=True)))
                 latency = min(latency, delay)
                 one = min(one, delay + max(self._least_us(k, tail) for k in route))
                 first = min(first, delay + max(self._least_us(k, with_embedding) for k in route))
+            whole = tuple(mib * rate * (1 - SAFETY) for mib in units)
             result.append((whole, latency, one, first))
         return result[0], result[1]
+
+    def _rate(self, link: int) -> float:
+        """Least µs of a link per MiB of synchronisation."""
+        rate = self.bounds.link(link)[1]
+        return rate.numerator / rate.scale
 
     def _least_latency(self, link: int) -> int:
         return self.bounds.link(link)[0]
@@ -697,6 +733,13 @@ class CaseBounds:
         Stage ``s`` keeps at least :func:`least_live` microbatches of each of its layers; it holds
         no more layers than the roomiest site's limit allows.
         """
+        key = (choice.schedule, option.sharding, option.recompute)
+        found = self._fits.get(key)
+        if found is None:
+            found = self._fits[key] = self._capacity_suffices(choice, option)
+        return found
+
+    def _capacity_suffices(self, choice: ScheduleChoice, option: Option) -> bool:
         costs = self.co.memory(option)
         limit = self._largest_limit
         degrees = self.co.degrees
@@ -722,23 +765,19 @@ class CaseBounds:
         return total >= self.layers
 
 
-def _split_costs(
-    times: tuple[Units, Units, Units],
-    memory: MemoryCosts,
-    transfer: tuple[int, int],
-    *,
-    split: bool,
-    limit_mib: int,
-) -> SplitCosts:
-    return SplitCosts(
-        *times,
-        state=memory.state,
-        activation=memory.split_activation if split else memory.activation,
-        held=memory.held,
-        room=limit_mib - memory.working,
-        head_room=limit_mib - memory.head_working,
-        delay=transfer[0],
-        occupancy=transfer[1],
+def _stage_sync(way: _SyncWay, *, hides: bool) -> StageSync:
+    """Least synchronisation of one stage, as the relaxation of the layer split wants it."""
+    return StageSync(
+        gather=way.gather,
+        gather_us=way.gather_latency,
+        gather_tail=way.start,
+        gather_first=way.first_start,
+        reduce=way.reduce,
+        reduce_us=way.reduce_latency,
+        reduce_tail=way.end,
+        reduce_first=way.first_end,
+        optimizer=way.optimizer,
+        hides=hides,
     )
 
 

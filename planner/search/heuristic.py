@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from planner import space
@@ -14,14 +14,17 @@ from planner.layout import Flows, Layout, num_boundaries, sync_pairs, used_links
 from planner.pipeline.memory import live_counts
 from planner.pipeline.schedules import SCHEDULES, Template
 from planner.problem import Problem
-from planner.search.bounds import INFEASIBLE, CaseBounds, ceil_div
+from planner.search.bounds import INFEASIBLE, ChoiceBound, ceil_div
 
 Placement = tuple[tuple[int, ...], ...]
 WARMUPS = (0, 1, 2, 4, 8)
 
 
 def case_plans(
-    choices: CaseChoices, bounds: CaseBounds, cutoff_us: int | None, max_pairs: int | None = None
+    choices: CaseChoices,
+    values: Mapping[tuple[ScheduleChoice, Option], ChoiceBound],
+    cutoff_us: int | None,
+    max_pairs: int | None = None,
 ) -> Iterator[tuple[int, Layout] | None]:
     """Feasible plans of a case that beat the cut-off, each better than the one before.
 
@@ -31,8 +34,8 @@ def case_plans(
     ----------
     choices
         The alternatives of the case.
-    bounds
-        Bounds of the case; pairs of schedule and option that cannot beat the cut-off are skipped.
+    values
+        Bounds of pairs of schedule and option; those that cannot beat the cut-off are skipped.
     cutoff_us
         Only plans with a smaller Z are of interest; None = any.
     max_pairs
@@ -40,7 +43,7 @@ def case_plans(
     """
     problem, co = choices.problem, choices.co
     ranked = sorted(
-        ((bounds.choice(*pair).value_us, i, pair) for i, pair in enumerate(choices.pairs)),
+        ((bound.value_us, i, pair) for i, (pair, bound) in enumerate(values.items())),
     )
     best = cutoff_us
     for value, _, (choice, option) in ranked[:max_pairs]:

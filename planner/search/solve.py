@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -21,6 +21,7 @@ from planner.plan import Degrees
 from planner.problem import Problem
 from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound
 from planner.search.case_solver import CaseOutcome, CaseSolver
+from planner.search.cells import Cell, OpenCase
 from planner.search.heuristic import best_protocols, case_plans
 from planner.search.infeasibility import explain_infeasibility
 from planner.search.longest import longest_us
@@ -45,32 +46,33 @@ INEXACT_SLACK = 50
 """Engines with tolerances may look for the winner up to one part in so many above its Z."""
 WINNER_LIMIT_S = 120.0
 """Time for the chosen engine to confirm the winning case."""
+DIVE_TRIES = 6
+"""Cells of a pipeline degree in which a first plan is looked for."""
+MAX_FRUITLESS = 20
+"""Cells in a row without a better plan after which only single cases are tried."""
+DIVE_PLANS = 2
+"""Cells of a pipeline degree that give a better plan."""
+DIVE_CASES = 2
+"""Cases of a cell that are tried."""
 DIVE_PAIRS = 4
-"""Pairs of schedule and option that are tried per sample."""
+"""Pairs of schedule and option that are tried per case."""
 DIVE_OPS = 20_000
-"""Samples whose templates have more ops are left out."""
-DIVE_SAMPLES = 1000
-"""Cases that are bounded to choose what to try."""
-DIVE_TRIES = 400
-"""Samples that are tried."""
-CLIMB_TRIES = 1000
-"""Neighbours of the incumbent that are tried."""
-
-_LAST_STEP = 3
-"""Steps of a single case: quick bounds, full bounds, plans, then paths and the model."""
+"""Cases whose templates have more ops are left out."""
 
 TieKey = tuple[int, int, Degrees]
 
 
 @dataclass(order=True)
 class _Node:
-    """An open box; ``step`` counts what has been done to a single case."""
+    """An open box; ``case`` holds what is known of a box that is one case."""
 
     bound_us: int
     serial: int
     box: Box = field(compare=False)
-    step: int = field(compare=False, default=0)
     rule: str = field(compare=False, default="work")
+    case: OpenCase | None = field(compare=False, default=None)
+    tried: bool = field(compare=False, default=False)
+    """Whether plans of the case were looked for."""
 
 
 @dataclass
@@ -85,18 +87,6 @@ class _Incumbent:
         """Tie order: fewest crossings, fewest GPUs, smallest degrees."""
         degrees = self.layout.degrees
         return self.layout.crossings, degrees.gpus, degrees
-
-
-def _varied(samples: list[tuple[int, int, CaseChoices]]) -> Iterator[tuple[int, CaseChoices]]:
-    """Samples, the best of every microbatch size first, then the second best, and so on."""
-    rank: dict[int, int] = {}
-    keyed = []
-    for least, serial, choices in sorted(samples, key=lambda sample: sample[:2]):
-        size = choices.co.degrees.micro_batch_size
-        rank[size] = rank.get(size, 0) + 1
-        keyed.append((rank[size], least, serial, choices))
-    for _, least, _, choices in sorted(keyed, key=lambda entry: entry[:3]):
-        yield least, choices
 
 
 def _num_ops(choices: CaseChoices) -> int:
@@ -135,6 +125,9 @@ class Search:
         self.progress = progress
         self.serial = count()
         self.heap: list[_Node] = []
+        self.cells: dict[Box, Cell] = {}
+        self.fruitless = 0
+        """Cells in a row that gave no better plan."""
         self.closed: list[dict[str, Any]] = []
         self.cases_total = 0
         self.cases_done = 0
@@ -213,11 +206,11 @@ class Search:
             {"box": box.to_json(), "cases": cases, "verdict": verdict, "rule": rule, **numbers}
         )
 
-    def _push(self, box: Box, verdict: Closed | int, *, step: int = 0, rule: str = "work") -> None:
+    def _push(self, box: Box, verdict: Closed | int, rule: str = "work", **known: Any) -> None:
         if isinstance(verdict, Closed):
             self._close(verdict.box, verdict.verdict, verdict.rule)
         else:
-            heapq.heappush(self.heap, _Node(verdict, next(self.serial), box, step, rule))
+            heapq.heappush(self.heap, _Node(verdict, next(self.serial), box, rule, **known))
 
     def _offer(self, layout: Layout, time_us: int) -> None:
         """Take a plan if it beats the incumbent and the full checker accepts it."""
@@ -247,7 +240,16 @@ class Search:
             return False
         if node.bound_us != best.time_us:
             return node.bound_us > best.time_us
-        return (0, *node.box.first) >= best.key
+        return (self._least_crossings(node), *node.box.first) >= best.key
+
+    def _least_crossings(self, node: _Node) -> int:
+        """Fewest crossings of any plan of a box that is a cell; 0 for larger ones."""
+        if node.case is not None:
+            return node.case.bounds.least_crossings
+        cell = self.cells.get(node.box)
+        if cell is None or not cell.cases:
+            return 0
+        return min(case.bounds.least_crossings for case in cell.cases)
 
     # -- the search ------------------------------------------------------------------------
 
@@ -308,143 +310,119 @@ class Search:
             )
 
     def _open(self, node: _Node) -> None:
-        if not node.box.single:
-            if self._bounded_as_one(node):
-                return
+        if node.case is not None:
+            self._open_case(node, node.case)
+        elif node.box.cell:
+            self._open_cell(node)
+        else:
             for box, verdict in self.tree.children(node.box):
                 bound = verdict if isinstance(verdict, Closed) else max(verdict, node.bound_us)
                 self._push(box, bound)
-            return
-        choices = CaseChoices(self.problem, case_coefficients(self.problem, node.box.case))
-        if choices.empty or not choices.possible_kinds:
-            rule = "schedule" if choices.empty else "placement_kind"
-            self._close(node.box, "infeasible", rule)
-            return
-        bounds = CaseBounds(self.bounds, choices)
-        values = self._judge(node.step, choices, bounds)
-        least = min(values.values())
-        if least.value_us >= INFEASIBLE:
-            self._close(node.box, "infeasible", least.rule)
-            return
-        bound = max(node.bound_us, least.value_us)
-        if node.step < _LAST_STEP - 1:
-            self._push(node.box, bound, step=node.step + 1, rule=least.rule)
-        elif node.step == _LAST_STEP - 1:
-            self._try_heuristics(choices, bounds)
-            self._push(node.box, bound, step=_LAST_STEP, rule=least.rule)
-        elif bound > node.bound_us:
-            self._push(node.box, bound, step=_LAST_STEP, rule=least.rule)
-        else:
-            self._solve_case(node, choices, values, bound)
 
-    def _judge(
-        self, step: int, choices: CaseChoices, bounds: CaseBounds
-    ) -> dict[tuple[ScheduleChoice, Option], ChoiceBound]:
-        """Bounds of all pairs of schedule and option of a case, stronger from step to step."""
-        if step == 0:
-            return {pair: bounds.quick(*pair) for pair in choices.pairs}
-        if step < _LAST_STEP:
-            return {pair: bounds.choice(*pair) for pair in choices.pairs}
-        beyond = INFEASIBLE if self.incumbent is None else self.incumbent.time_us
-        return {pair: bounds.template(*pair, beyond) for pair in choices.pairs}
+    @property
+    def _beyond_us(self) -> int:
+        """Bounds above this close a case."""
+        return INFEASIBLE - 1 if self.incumbent is None else self.incumbent.time_us
 
-    def _bounded_as_one(self, node: _Node) -> bool:
-        """Try to close all shard degrees of one (pp, v, dp) at once; True where that is enough."""
-        box = node.box
-        whole = len(box.dp) == len(box.virtual_stages) == len(box.pp) == 1
-        if not whole or node.step or self.incumbent is None:
-            return False
-        shards = self.tree.legal_shards(box)
-        if not shards:
-            self._close(box, "infeasible", "ep.groups")
-            return True
-        bound = self.bounds.chunks(
-            box.shape,
-            box.pp[0],
-            box.virtual_stages[0],
-            box.dp[0],
-            shards,
-            self.incumbent.time_us,
-        )
-        if bound >= INFEASIBLE:
-            self._close(box, "infeasible", "memory")
-        else:
-            self._push(box, max(bound, node.bound_us), step=1, rule="paths")
-        return True
+    def _open_cell(self, node: _Node) -> None:
+        """Bound a cell more tightly; when there is nothing tighter, take it apart into cases."""
+        cell = self._cell(node)
+        if not cell.finished:
+            if cell.step == Cell.STEPS - 1 and self.fruitless < MAX_FRUITLESS:
+                self.fruitless = 0 if self._try_cell(cell) else self.fruitless + 1
+            cell.refine(self._beyond_us)
+            if cell.bound.value_us >= INFEASIBLE:
+                self._close(node.box, "infeasible", cell.bound.rule)
+            else:
+                self._push(node.box, *cell.bound)
+            return
+        legal = set(self.tree.legal_shards(node.box))
+        open_cases = {case.bounds.co.degrees: case for case in cell.cases}
+        illegal, done = [], []
+        for shard in self.tree.dp_shard(node.box.dp[0]):
+            part = node.box._replace(dp_shard=(shard,))
+            case = open_cases.get(part.case)
+            if case is not None:
+                least = case.least
+                self._push(part, max(least.value_us, node.bound_us), least.rule, case=case)
+            elif shard in legal:
+                done.append(shard)
+            else:
+                illegal.append(shard)
+        if illegal:
+            part = node.box._replace(dp_shard=tuple(illegal))
+            self._close(part, "infeasible", "ep.groups")
+        if done:
+            part = node.box._replace(dp_shard=tuple(done))
+            if cell.beyond_us < INFEASIBLE - 1:
+                self._close(part, "bounded", cell.bound.rule, bound_us=cell.beyond_us + 1)
+            else:
+                self._close(part, "infeasible", "memory")
 
-    def _try_heuristics(
-        self, choices: CaseChoices, bounds: CaseBounds, max_pairs: int | None = None
-    ) -> None:
+    def _open_case(self, node: _Node, case: OpenCase) -> None:
+        """Look for plans of a case, then solve it as a model."""
+        if not node.tried:
+            self._try_heuristics(case)
+            self._push(node.box, node.bound_us, node.rule, case=case, tried=True)
+            return
+        self._solve_case(node, case.bounds.choices, case.values, node.bound_us)
+
+    def _try_heuristics(self, case: OpenCase, max_pairs: int | None = None) -> None:
         cutoff = None if self.incumbent is None else self.incumbent.time_us
-        for found in case_plans(choices, bounds, cutoff, max_pairs):
+        for found in case_plans(case.bounds.choices, case.values, cutoff, max_pairs):
             self._check_time()
             self._report("searching")
             if found is not None:
                 self._offer(found[1], found[0])
 
     def _dive(self) -> None:
-        """A first incumbent: the constructive search on sampled cases with the smallest bounds."""
-        samples: list[tuple[int, int, CaseChoices]] = []
-        looked_at = 0
-        for node in self._varied_shapes():
-            self._check_time()
-            if looked_at > DIVE_SAMPLES:
-                break
-            for box, verdict in self.tree.children(node.box):
-                if isinstance(verdict, Closed):
-                    continue
-                for case in self.tree.samples(box):
-                    looked_at += 1
-                    found = self._promise(case)
-                    if found is not None:
-                        samples.append((found[0], len(samples), found[1]))
-        tries = 0
-        for least, choices in _varied(samples):
-            best = self.incumbent
-            if tries >= DIVE_TRIES:
-                break
-            if best is not None and least >= best.time_us:
-                continue
-            tries += 1
-            self._try_heuristics(choices, CaseBounds(self.bounds, choices), DIVE_PAIRS)
-        self._climb()
-
-    def _varied_shapes(self) -> list[_Node]:
-        """Open shapes, the best of every (tp, ep) first, then the second best, and so on."""
-        rank: dict[tuple[int, int], int] = {}
-        keyed = []
-        for node in sorted(self.heap):
-            group = (node.box.shape.tp, node.box.shape.ep)
-            rank[group] = rank.get(group, 0) + 1
-            keyed.append((rank[group], node.bound_us, node.serial, node))
-        return [entry[-1] for entry in sorted(keyed, key=lambda entry: entry[:3])]
-
-    def _promise(self, case: Degrees) -> tuple[int, CaseChoices] | None:
-        """Bound and alternatives of a case that is worth a try."""
-        choices = CaseChoices(self.problem, case_coefficients(self.problem, case))
-        if choices.empty or _num_ops(choices) > DIVE_OPS:
-            return None
-        bounds = CaseBounds(self.bounds, choices)
-        least = min(bounds.choice(*pair).value_us for pair in choices.pairs)
-        return None if least >= INFEASIBLE else (least, choices)
-
-    def _climb(self) -> None:
-        """Improve the incumbent by changing one degree at a time."""
-        seen: set[Degrees] = set()
-        before: int | None = None
-        while self.incumbent is not None and self.incumbent.time_us != before:
-            before = self.incumbent.time_us
-            for case in self.tree.neighbours(self.incumbent.layout.degrees):
+        """A first incumbent: for each pipeline degree plans of the cells that look best."""
+        heaps: dict[int, list[_Node]] = {}
+        for shape in self.heap:
+            for box, bound in self.tree.children(shape.box):
+                if not isinstance(bound, Closed):
+                    heap = heaps.setdefault(box.pp[0], [])
+                    heapq.heappush(heap, _Node(bound, next(self.serial), box))
+        for heap in sorted(heaps.values()):
+            tries = successes = 0
+            while (
+                heap
+                and tries < DIVE_TRIES
+                and successes < DIVE_PLANS
+                and heap[0].bound_us < self._beyond_us
+            ):
                 self._check_time()
-                if len(seen) > CLIMB_TRIES:
-                    return
-                if case in seen:
+                self._report("searching")
+                node = heapq.heappop(heap)
+                if not node.box.cell:
+                    for box, bound in self.tree.children(node.box):
+                        if not isinstance(bound, Closed):
+                            heapq.heappush(heap, _Node(bound, next(self.serial), box))
                     continue
-                seen.add(case)
-                found = self._promise(case)
-                if found is not None and found[0] < self.incumbent.time_us:
-                    bounds = CaseBounds(self.bounds, found[1])
-                    self._try_heuristics(found[1], bounds, DIVE_PAIRS)
+                cell = self._cell(node)
+                if cell.step == Cell.STEPS - 1:
+                    tries += 1
+                    successes += self._try_cell(cell)
+                elif not cell.finished:
+                    cell.refine(self._beyond_us)
+                    heapq.heappush(heap, replace(node, bound_us=cell.bound.value_us))
+
+    def _cell(self, node: _Node) -> Cell:
+        """What is known of the cell of a node."""
+        if node.box not in self.cells:
+            self.cells[node.box] = Cell(self.tree, node.box, ChoiceBound(node.bound_us, node.rule))
+        return self.cells[node.box]
+
+    def _try_cell(self, cell: Cell) -> bool:
+        """Look for plans of the most promising cases of a cell; whether one was the best so far."""
+        before = self.incumbent
+        if cell.tried:
+            return False
+        cell.tried = True
+        for case in sorted(cell.cases, key=lambda case: case.least)[:DIVE_CASES]:
+            if _num_ops(case.bounds.choices) <= DIVE_OPS:
+                self._try_heuristics(case, DIVE_PAIRS)
+        return self.incumbent is not before
 
     def _solve_case(
         self,

@@ -1,14 +1,18 @@
 """Bound of one schedule and option: the linear relaxation of the layer split.
 
-How many layers of each kind a chunk takes is continuous; the longest path of the template and the
-memory rows of its live microbatches are kept.  Paths are added while the split that the relaxation
-chooses has a longer one.
+How many layers of each kind a chunk takes is continuous; the longest paths of the template with
+the synchronisation of the stages at their ends, and the memory rows of its live microbatches, are
+kept.  Paths are added while the split that the relaxation chooses has a longer one.
+
+The multipliers of a solved relaxation are kept: they give a bound for any other costs of the same
+template without solving anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -17,19 +21,48 @@ import numpy.typing as npt
 from planner.cost.coefficients import Units
 from planner.pipeline.event_graph import Duration, event_graph
 from planner.pipeline.memory import live_counts
-from planner.pipeline.schedules import Template, chunk_devices
+from planner.pipeline.ops import OpKind
+from planner.pipeline.schedules import Template, chunk_devices, device_orders
 
 MAX_OPS = 60_000
 """Templates with more ops are not looked at."""
 MAX_ROUNDS = 12
-TOLERANCE = 1e-3
+TOLERANCE = 1e-4
 """Relative violation below which no further path is looked for."""
 SAFETY = 1e-7
-"""Relative allowance for the floating-point error of the linear program."""
+"""Relative allowance for floating-point error."""
 SCALE = 1024
 """Fractions of a µs in which a fractional split is priced."""
+MAX_WITNESSES = 24
+"""Multipliers kept per template."""
 
 FloatArray = npt.NDArray[np.float64]
+Times = tuple[float, ...]
+"""One number per unit."""
+
+
+class StageSync(NamedTuple):
+    """Least time of a stage before its first and after its last op, µs.
+
+    With the units ``n`` of the stage, the first and last op of length ``F`` and ``L``,
+
+        start ≥ Σ n gather + gather_us − hides (F − layer),   start ≥ gather_tail,
+        end ≥ Σ n (reduce + optimizer) + reduce_us − hides (L − layer),
+        end ≥ reduce_tail + Σ n optimizer;
+
+    ``gather_first`` and ``reduce_first`` are added to the tails at stage 0.
+    """
+
+    gather: Times
+    gather_us: float
+    gather_tail: float
+    gather_first: float
+    reduce: Times
+    reduce_us: float
+    reduce_tail: float
+    reduce_first: float
+    optimizer: Times
+    hides: bool
 
 
 class SplitCosts(NamedTuple):
@@ -51,71 +84,64 @@ class SplitCosts(NamedTuple):
     """Least delay of any transfer, µs."""
     occupancy: int
     """Least occupancy of any transfer, µs."""
+    sync: StageSync
 
 
-class _Path(NamedTuple):
-    """Coefficients of one path: op kinds × chunks, delays and occupancies."""
+class Row(NamedTuple):
+    """One path of a template and which of the two bounds of its start and end it uses."""
 
     counts: FloatArray
+    """How often each op is on the path, shape (3, chunks): F, B, W."""
     delays: int
     occupancies: int
+    first: int
+    """Device that the path begins on."""
+    last: int
+    """Device that the path ends on."""
+    whole_start: bool
+    """Whole gather less what is hidden; False: the tail."""
+    whole_end: bool
+    """Whole reduction less what is hidden; False: the tail."""
 
 
-_PathKey = tuple[bytes, int, int]
+class _Costs:
+    """Costs of one split as arrays, layers of each kind and the two ends apart."""
+
+    def __init__(self, costs: SplitCosts, width: int) -> None:
+        self.costs = costs
+        self.width = width
+        times = np.array([costs.forward, costs.backward, costs.weight], dtype=np.float64)
+        self.layer = times[:, :width]
+        self.embedding = times[:, width]
+        self.head = times[:, width + 1]
+        self.least_layer = self.layer.min(axis=1)
+        sync = costs.sync
+        self.gather = np.array(sync.gather, dtype=np.float64)
+        self.reduce = np.array(sync.reduce, dtype=np.float64)
+        self.optimizer = np.array(sync.optimizer, dtype=np.float64)
 
 
-@lru_cache(maxsize=4096)
-def _path_pool(template: Template) -> dict[_PathKey, _Path]:
-    """Paths of a template found so far, to start with those that bind when one device is slow."""
-    devices = chunk_devices(template.schedule, template.pp, template.v)
-    graph = event_graph(template)
-    base = {key: 2000 if key.kind in ("F", "B", "W") else 0 for key in graph.variables}
-    batch = [base] + [
-        {
-            key: value + 400
-            if key.kind in ("F", "B", "W") and devices[key.index] == stage  # type: ignore[index]
-            else value
-            for key, value in base.items()
-        }
-        for stage in range(template.pp)
-    ]
-    pool: dict[_PathKey, _Path] = {}
-    for _, path in graph.critical_paths(batch):
-        _add(pool, template, path)
-    return pool
+class Multipliers(NamedTuple):
+    """Non-negative weights of rows, summed up; every choice of them gives a bound.
+
+    ``counts``, ``delays`` and ``occupancies`` are the weighted sums over the rows, whose weights
+    add up to 1; ``start_whole`` to ``end_tail`` are the weights of the rows by device that they
+    begin or end on; ``memory`` those of the memory rows; ``least`` those of "a chunk has a layer".
+    """
+
+    counts: FloatArray
+    delays: float
+    occupancies: float
+    start_whole: FloatArray
+    start_tail: FloatArray
+    end_whole: FloatArray
+    end_tail: FloatArray
+    memory: FloatArray
+    least: FloatArray
 
 
-def _add(
-    pool: dict[_PathKey, _Path],
-    template: Template,
-    path: dict[Duration, int],
-) -> bool:
-    counts = np.zeros((3, template.chunks))
-    transfers = {"delay": 0, "occupancy": 0}
-    for duration, a in path.items():
-        if duration.kind in transfers:
-            transfers[duration.kind] += a
-        elif duration.kind in ("F", "B", "W"):
-            counts["FBW".index(duration.kind), duration.index] = a
-    key = (counts.tobytes(), transfers["delay"], transfers["occupancy"])
-    if key in pool:
-        return False
-    pool[key] = _Path(counts, transfers["delay"], transfers["occupancy"])
-    return True
-
-
-def split_bound(
-    template: Template, layer_units: Sequence[int], costs: SplitCosts, beyond_us: float
-) -> int | None:
-    """Least longest path of a template over all splits that fit the memory, in µs.
-
-    With ``n_{k,u} ≥ 0`` layers of kind ``u`` in chunk ``k``,
-
-        min T:  T ≥ Σ_k Σ_u n_{k,u} (a^F_k f_u + a^B_k b_u + a^W_k w_u)  for every path,
-                Σ_{k on s} Σ_u n_{k,u} (state_u + full_k act_u + held_k held_u) ≤ room_s,
-                Σ_k n_{k,u} = L_u,  Σ_u n_{k,u} ≥ 1,
-
-    embedding and head added to the first and last chunk, the least transfer times to every path.
+class TemplateBound:
+    """Relaxations of the layer split for one template, or for all extra warm-ups of a schedule.
 
     Parameters
     ----------
@@ -123,111 +149,416 @@ def split_bound(
         The op orders.
     layer_units
         Unit of each layer; the units after the last kind are embedding and head.
-    costs
-        Times and memory per unit.
-    beyond_us
-        A larger bound is not looked for.
-
-    Returns
-    -------
-    int | None
-        The bound without start and end; None where no split fits.
+    any_warmup
+        Only paths that the schedule has with every extra warm-up count; no others are looked for.
     """
-    from scipy.optimize import linprog
 
-    kinds = sorted(set(layer_units))
-    chunks, width = template.chunks, len(kinds)
-    embedding, head = len(kinds), len(kinds) + 1
-    size = chunks * width + 1
-    times = np.array([costs.forward, costs.backward, costs.weight], dtype=np.float64)
-    pool = _path_pool(template)
-    memory_rows, memory_limits = _memory_rows(template, costs, width, size)
-    ones = np.zeros((chunks, size))
-    for k in range(chunks):
-        ones[k, k * width : (k + 1) * width] = -1.0
-    totals = np.zeros((width, size))
-    for u in range(width):
-        totals[u, u : chunks * width : width] = 1.0
-    wanted = np.array([layer_units.count(u) for u in kinds], dtype=np.float64)
-    objective = np.zeros(size)
-    objective[-1] = 1.0
-    graph = event_graph(template)
-    value = 0.0
-    for _ in range(MAX_ROUNDS):
-        rows = np.zeros((len(pool), size))
-        limits = np.zeros(len(pool))
-        for i, path in enumerate(pool.values()):
-            per_unit = path.counts.T @ times
-            rows[i, :-1] = per_unit[:, :width].reshape(-1)
-            rows[i, -1] = -1.0
-            limits[i] = -(
-                per_unit[0, embedding]
-                + per_unit[-1, head]
-                + path.delays * costs.delay
-                + path.occupancies * costs.occupancy
-            )
-        result = linprog(
+    def __init__(
+        self, template: Template, layer_units: tuple[int, ...], *, any_warmup: bool
+    ) -> None:
+        self.template = template
+        self.any_warmup = any_warmup
+        self.kinds = sorted(set(layer_units))
+        self.width = len(self.kinds)
+        self.layers = np.array([layer_units.count(u) for u in self.kinds], dtype=np.float64)
+        self.chunks = template.chunks
+        self.devices = chunk_devices(template.schedule, template.pp, template.v)
+        self.split = template.rules.split_backward
+        orders = device_orders(template)
+        self.first_chunk = [order[0].chunk for order in orders]
+        self.last_op: list[tuple[OpKind, int]] = [(o[-1].kind, o[-1].chunk) for o in orders]
+        self.rows: dict[tuple[object, ...], Row] = {}
+        self.solved: list[Multipliers] = []
+        self.unfit: list[tuple[FloatArray, FloatArray]] = []
+        for path in self._seed_paths():
+            self._add(path, False, False)
+            self._add(path, True, True)
+
+    # -- rows ------------------------------------------------------------------------------
+
+    def _seed_paths(self) -> Iterator[dict[Duration, int]]:
+        """Paths that bind when one device is slow."""
+        if self.any_warmup:
+            yield from self._common_paths()
+            return
+        graph = event_graph(self.template)
+        base = {key: 2000 if key.kind in ("F", "B", "W") else 0 for key in graph.variables}
+        batch = [base] + [
+            {
+                key: value + 400
+                if key.kind in ("F", "B", "W") and self.devices[key.index] == stage  # type: ignore[index]
+                else value
+                for key, value in base.items()
+            }
+            for stage in range(self.template.pp)
+        ]
+        for _, path in graph.critical_paths(batch):
+            yield path
+
+    def _common_paths(self) -> Iterator[dict[Duration, int]]:
+        """Paths of every extra warm-up (one chunk a stage).
+
+        To stage ``s``, all its ops, and on; and, where the backward is not split, back to stage 0:
+
+            start_0 + Σ_{k<s} F_k + m (F_s + B_s + W_s) [+ Σ_{k<s} B_k] + end.
+        """
+        m = self.template.m
+        kinds: tuple[OpKind, ...] = ("F", "B", "W") if self.split else ("F", "B")
+        for s in range(self.template.pp):
+            work = {Duration(kind, s): m for kind in kinds}
+            reach = {Duration("F", k): 1 for k in range(s)}
+            reach |= {Duration("delay", (k, k + 1)): 1 for k in range(s)}
+            yield {Duration("start", s): 1, **work, Duration("end", s): 1}
+            yield {Duration("start", 0): 1, **reach, **work, Duration("end", s): 1}
+            if not self.split:
+                back = {Duration("B", k): 1 for k in range(s)}
+                back |= {Duration("delay", (k + 1, k)): 1 for k in range(s)}
+                yield {Duration("start", 0): 1, **reach, **work, **back, Duration("end", 0): 1}
+
+    def _add(self, path: dict[Duration, int], whole_start: bool, whole_end: bool) -> bool:
+        """Add a row; False if it is there already."""
+        counts = np.zeros((3, self.chunks))
+        transfers = {"delay": 0, "occupancy": 0}
+        ends = {"start": 0, "end": 0}
+        for duration, a in path.items():
+            if duration.kind in transfers:
+                transfers[duration.kind] += a
+            elif duration.kind in ends:
+                ends[duration.kind] = duration.index  # type: ignore[assignment]
+            else:
+                counts["FBW".index(duration.kind), duration.index] = a
+        row = Row(
+            counts,
+            transfers["delay"],
+            transfers["occupancy"],
+            ends["start"],
+            ends["end"],
+            whole_start,
+            whole_end,
+        )
+        key = (counts.tobytes(), *row[1:])
+        if key in self.rows:
+            return False
+        self.rows[key] = row
+        return True
+
+    @cached_property
+    def _memory_counts(self) -> tuple[npt.NDArray[np.int64], FloatArray, FloatArray]:
+        """Device, and full and held counts per chunk (0 elsewhere), of every memory row."""
+        hosts, full_rows, held_rows = [], [], []
+        for s, vectors in enumerate(live_counts(self.template)):
+            local = [k for k, device in enumerate(self.devices) if device == s]
+            for full, held in vectors:
+                full_row, held_row = np.zeros(self.chunks), np.zeros(self.chunks)
+                full_row[local], held_row[local] = full, held
+                hosts.append(s)
+                full_rows.append(full_row)
+                held_rows.append(held_row)
+        return np.array(hosts), np.array(full_rows), np.array(held_rows)
+
+    def _memory(self, costs: SplitCosts) -> tuple[FloatArray, FloatArray]:
+        """MiB per layer, shape (rows, chunks, kinds), and room of every memory row."""
+        hosts, full, held = self._memory_counts
+        width = self.width
+        state = np.array(costs.state, dtype=np.float64)
+        activation = np.array(costs.activation, dtype=np.float64)
+        kept = np.array(costs.held, dtype=np.float64)
+        mine = hosts[:, None] == np.array(self.devices)[None, :]
+        need = mine[:, :, None] * state + full[:, :, None] * activation + held[:, :, None] * kept
+        last = hosts == self.devices[-1]
+        room = np.where(last, costs.head_room, costs.room).astype(np.float64)
+        room -= need[:, 0, width] + need[:, -1, width + 1]
+        return need[:, :, :width], room + np.abs(room) * SAFETY
+
+    # -- evaluation ------------------------------------------------------------------------
+
+    def _combined(self, rows: Sequence[Row], weights: FloatArray) -> Multipliers:
+        """Sum rows up; the memory and least weights are left empty."""
+        pp = self.template.pp
+        places = np.zeros((4, pp))
+        for row, weight in zip(rows, weights, strict=True):
+            places[0 if row.whole_start else 1, row.first] += weight
+            places[2 if row.whole_end else 3, row.last] += weight
+        return Multipliers(
+            counts=np.tensordot(weights, np.array([row.counts for row in rows]), 1),
+            delays=float(weights @ np.array([row.delays for row in rows])),
+            occupancies=float(weights @ np.array([row.occupancies for row in rows])),
+            start_whole=places[0],
+            start_tail=places[1],
+            end_whole=places[2],
+            end_tail=places[3],
+            memory=np.zeros(0),
+            least=np.zeros(self.chunks),
+        )
+
+    def _linear(self, y: Multipliers, c: _Costs) -> tuple[FloatArray, float]:
+        """Coefficient of every layer, shape (chunks, kinds), and constant of a sum of rows."""
+        costs, sync, width = c.costs, c.costs.sync, c.width
+        place = np.array(self.devices)
+        per_layer = y.counts.T @ c.layer
+        constant = float(y.counts[:, 0] @ c.embedding + y.counts[:, -1] @ c.head)
+        constant += y.delays * costs.delay + y.occupancies * costs.occupancy
+        last = self.devices[-1]
+        # start
+        per_layer += y.start_whole[place][:, None] * c.gather[:width]
+        constant += y.start_whole[0] * c.gather[width] + y.start_whole[last] * c.gather[width + 1]
+        constant += y.start_whole.sum() * sync.gather_us + y.start_tail.sum() * sync.gather_tail
+        constant += y.start_tail[0] * sync.gather_first
+        # end
+        end = y.end_whole + y.end_tail
+        per_layer += y.end_whole[place][:, None] * c.reduce[:width]
+        per_layer += end[place][:, None] * c.optimizer[:width]
+        constant += y.end_whole[0] * c.reduce[width] + y.end_whole[last] * c.reduce[width + 1]
+        constant += end[0] * c.optimizer[width] + end[last] * c.optimizer[width + 1]
+        constant += y.end_whole.sum() * sync.reduce_us + y.end_tail.sum() * sync.reduce_tail
+        constant += y.end_tail[0] * sync.reduce_first
+        if sync.hides:
+            for device in np.flatnonzero(y.start_whole + y.end_whole):
+                ops: tuple[tuple[OpKind, int, float], ...] = (
+                    ("F", self.first_chunk[device], y.start_whole[device]),
+                    (*self.last_op[device], y.end_whole[device]),
+                )
+                for kind, chunk, weight in ops:
+                    if weight:
+                        op = "FBW".index(kind)
+                        per_layer[chunk] -= weight * c.layer[op]
+                        constant += weight * c.least_layer[op]
+                        constant -= weight * c.embedding[op] if chunk == 0 else 0
+                        constant -= weight * c.head[op] if chunk == self.chunks - 1 else 0
+        return per_layer, constant
+
+    def _value(self, y: Multipliers, c: _Costs, need: FloatArray, room: FloatArray) -> float:
+        """Weak duality: no split that fits has a shorter path.
+
+        T ≥ constant − Σ μ room + Σ ν + Σ_u L_u min_k (coefficient_k,u + Σ μ need − ν_k)
+        """
+        per_layer, constant = self._linear(y, c)
+        per_layer = per_layer + np.tensordot(y.memory, need, 1) - y.least[:, None]
+        return float(
+            constant - y.memory @ room + y.least.sum() + self.layers @ per_layer.min(axis=0)
+        )
+
+    def known(self, costs: SplitCosts) -> float:
+        """Largest bound that the multipliers kept so far give, µs; 0 if there are none."""
+        if not self.solved:
+            return 0.0
+        c = _Costs(costs, self.width)
+        need, room = self._memory(costs)
+        best = max(self._value(y, c, need, room) for y in self.solved)
+        return best * (1 - SAFETY)
+
+    def known_unfit(self, costs: SplitCosts) -> bool:
+        """Whether kept multipliers of the memory rows show that no split fits."""
+        if not self.unfit:
+            return False
+        need, room = self._memory(costs)
+        return any(self._shortage(y, least, need, room) > 0 for y, least in self.unfit)
+
+    def _shortage(
+        self, y: FloatArray, least: FloatArray, need: FloatArray, room: FloatArray
+    ) -> float:
+        """MiB, weighted, that are missing however the layers are spread; above 0 nothing fits."""
+        per_layer = np.tensordot(y, need, 1) - least[:, None]
+        return float(least.sum() + self.layers @ per_layer.min(axis=0) - y @ room)
+
+    # -- relaxation ------------------------------------------------------------------------
+
+    def value(self, costs: SplitCosts, beyond_us: float) -> int | None:
+        """Least longest path over all splits that fit the memory, in µs.
+
+        With ``n_{k,u} ≥ 0`` layers of kind ``u`` in chunk ``k``,
+
+            min T:  T ≥ start + Σ_k Σ_u n_{k,u} (a^F_k f_u + a^B_k b_u + a^W_k w_u) + end
+                    for every path,
+                    Σ_{k on s} Σ_u n_{k,u} (state_u + full_k act_u + held_k held_u) ≤ room_s,
+                    Σ_k n_{k,u} = L_u,  Σ_u n_{k,u} ≥ 1,
+
+        embedding and head added to the first and last chunk, the least transfer times to every
+        path; ``start`` and ``end`` as in :class:`StageSync`.
+
+        Parameters
+        ----------
+        costs
+            Times and memory per unit.
+        beyond_us
+            A larger bound is not looked for.
+
+        Returns
+        -------
+        int | None
+            The bound; None where no split fits.
+        """
+        if self.known_unfit(costs):
+            return None
+        value = self.known(costs)
+        if value > beyond_us:
+            return int(value)
+        need, room = self._memory(costs)
+        if not self._fits(need, room):
+            return None
+        return int(max(value, self._solve(costs, need, room, beyond_us)))
+
+    def _base_rows(self, need: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Memory rows, "a chunk has a layer", "all layers of a kind", with a last column."""
+        size = self.chunks * self.width + 1
+        memory = np.zeros((len(need), size))
+        memory[:, :-1] = need.reshape(len(need), -1)
+        ones = np.zeros((self.chunks, size))
+        totals = np.zeros((self.width, size))
+        for k in range(self.chunks):
+            ones[k, k * self.width : (k + 1) * self.width] = -1.0
+        for u in range(self.width):
+            totals[u, u : size - 1 : self.width] = 1.0
+        return memory, ones, totals
+
+    def _fits(self, need: FloatArray, room: FloatArray) -> bool:
+        """Whether a fractional split fits; if not its multipliers are kept."""
+        from scipy.optimize import linprog
+
+        memory, ones, totals = self._base_rows(need)
+        memory[:, -1] = -1.0
+        objective = np.zeros(memory.shape[1])
+        objective[-1] = 1.0
+        found = linprog(
             objective,
-            A_ub=np.vstack([rows, memory_rows, ones]),
-            b_ub=np.concatenate([limits, memory_limits, -np.ones(chunks)]),
+            A_ub=np.vstack([memory, ones]),
+            b_ub=np.concatenate([room, -np.ones(self.chunks)]),
             A_eq=totals,
-            b_eq=wanted,
+            b_eq=self.layers,
+            bounds=[(0, None)] * (len(objective) - 1) + [(None, None)],
             method="highs",
         )
-        if result.status == 2:
-            return None
-        if result.status != 0:
-            break
-        value = float(result.fun)
-        if value > beyond_us:
-            break
-        split = result.x[:-1].reshape(chunks, width)
-        found, path_coefficients = graph.critical_path(
-            _durations(template, split, costs, graph.variables)
+        if found.status != 0:
+            return True
+        y = np.maximum(-found.ineqlin.marginals, 0.0)
+        weights, least = y[: len(room)], y[len(room) :]
+        if self._shortage(weights, least, need, room) > SAFETY * max(1.0, float(weights @ room)):
+            self.unfit.append((weights, least))
+            del self.unfit[:-MAX_WITNESSES]
+            return False
+        return True
+
+    def _solve(
+        self, costs: SplitCosts, need: FloatArray, room: FloatArray, beyond_us: float
+    ) -> float:
+        """The relaxation, with paths added while the split that it chooses has a longer one."""
+        from scipy.optimize import linprog
+
+        c = _Costs(costs, self.width)
+        memory, ones, totals = self._base_rows(need)
+        objective = np.zeros(memory.shape[1])
+        objective[-1] = 1.0
+        best = 0.0
+        paths = np.zeros((0, memory.shape[1]))
+        limits = np.zeros(0)
+        for _ in range(MAX_ROUNDS):
+            rows = list(self.rows.values())
+            fresh = [
+                self._linear(self._combined([row], np.ones(1)), c) for row in rows[len(paths) :]
+            ]
+            added = np.array([per_layer.reshape(-1) for per_layer, _ in fresh])
+            paths = np.vstack([paths, np.hstack([added, -np.ones((len(fresh), 1))])])
+            limits = np.concatenate([limits, [-constant for _, constant in fresh]])
+            found = linprog(
+                objective,
+                A_ub=np.vstack([paths, memory, ones]),
+                b_ub=np.concatenate([limits, room, -np.ones(self.chunks)]),
+                A_eq=totals,
+                b_eq=self.layers,
+                method="highs",
+            )
+            if found.status != 0:
+                break
+            value = self._keep(found, rows, c, need, room)
+            best = max(best, value)
+            if self.any_warmup or best > beyond_us or not self._lengthen(found.x[:-1], c, best):
+                break
+        return best
+
+    def _keep(
+        self, found: object, rows: Sequence[Row], c: _Costs, need: FloatArray, room: FloatArray
+    ) -> float:
+        """Keep the multipliers of a solved relaxation; their bound."""
+        y = np.maximum(-found.ineqlin.marginals, 0.0)  # type: ignore[attr-defined]
+        weights = y[: len(rows)]
+        chosen = np.flatnonzero(weights > 1e-12)
+        if not len(chosen):
+            return 0.0
+        total = weights[chosen].sum()
+        multipliers = self._combined(
+            [rows[int(i)] for i in chosen], weights[chosen] / total
+        )._replace(
+            memory=y[len(rows) : len(rows) + len(room)] / total,
+            least=y[len(rows) + len(room) :] / total,
         )
-        if found / SCALE <= value * (1 + TOLERANCE) or not _add(pool, template, path_coefficients):
-            break
-    return int(value * (1 - SAFETY))
+        self.solved.append(multipliers)
+        del self.solved[:-MAX_WITNESSES]
+        return self._value(multipliers, c, need, room) * (1 - SAFETY)
+
+    def _lengthen(self, split: FloatArray, c: _Costs, value: float) -> bool:
+        """Add the longest path of a fractional split; False if it is not longer or known."""
+        graph = event_graph(self.template)
+        durations, whole = self._durations(split.reshape(self.chunks, self.width), c)
+        found, path = graph.critical_path({key: durations[key] for key in graph.variables})
+        if found / SCALE <= value * (1 + TOLERANCE):
+            return False
+        first = next(key.index for key in path if key.kind == "start")
+        last = next(key.index for key in path if key.kind == "end")
+        return self._add(path, whole["start", first], whole["end", last])
+
+    def _durations(
+        self, split: FloatArray, c: _Costs
+    ) -> tuple[dict[Duration, int], dict[tuple[str, object], bool]]:
+        """Durations of a fractional split in ``1/SCALE`` µs; which starts and ends are whole."""
+        costs, width, pp = c.costs, c.width, self.template.pp
+        times = c.layer @ split.T
+        times[:, 0] += c.embedding
+        times[:, -1] += c.head
+        values: dict[Duration, float] = {}
+        for op, kind in enumerate("FBW"):
+            for k in range(self.chunks):
+                values[Duration(kind, k)] = times[op, k]  # type: ignore[arg-type]
+        whole: dict[tuple[str, object], bool] = {}
+        for device in range(pp):
+            units = np.zeros(width + 2)
+            for k, host in enumerate(self.devices):
+                if host == device:
+                    units[:width] += split[k]
+            units[width] += self.devices[0] == device
+            units[width + 1] += self.devices[-1] == device
+            start, end = _least_ends(c, units, device == 0)
+            if costs.sync.hides:
+                kind, chunk = self.last_op[device]
+                op = "FBW".index(kind)
+                start[1] -= times[0, self.first_chunk[device]] - c.least_layer[0]
+                end[1] -= times[op, chunk] - c.least_layer[op]
+            values[Duration("start", device)] = max(start)
+            values[Duration("end", device)] = max(end)
+            whole["start", device] = start[1] > start[0]
+            whole["end", device] = end[1] > end[0]
+        scaled = {key: int(max(value, 0.0) * SCALE) for key, value in values.items()}
+        for i, j in {tuple(pair) for pair in _edges(self.devices)}:
+            scaled[Duration("delay", (i, j))] = costs.delay * SCALE
+            scaled[Duration("occupancy", (i, j))] = costs.occupancy * SCALE
+        return scaled, whole
 
 
-def _memory_rows(
-    template: Template, costs: SplitCosts, width: int, size: int
-) -> tuple[FloatArray, FloatArray]:
-    devices = chunk_devices(template.schedule, template.pp, template.v)
-    embedding, head = width, width + 1
-    rows, limits = [], []
-    for s, vectors in enumerate(live_counts(template)):
-        chunks = [k for k, device in enumerate(devices) if device == s]
-        is_last = devices[-1] == s
-        for full, held in vectors:
-            row = np.zeros(size)
-            room = costs.head_room if is_last else costs.room
-            for i, k in enumerate(chunks):
-                need = [
-                    costs.state[u] + full[i] * costs.activation[u] + held[i] * costs.held[u]
-                    for u in range(width + 2)
-                ]
-                row[k * width : (k + 1) * width] = need[:width]
-                room -= need[embedding] if k == 0 else 0
-                room -= need[head] if k == template.chunks - 1 else 0
-            rows.append(row)
-            limits.append(room + abs(room) * SAFETY)
-    return np.array(rows), np.array(limits, dtype=np.float64)
+def _least_ends(c: _Costs, units: FloatArray, first: bool) -> tuple[list[float], list[float]]:
+    """Tail and whole time before the first and after the last op, nothing hidden."""
+    sync = c.costs.sync
+    optimizer = float(units @ c.optimizer)
+    start = [
+        sync.gather_tail + first * sync.gather_first,
+        float(units @ c.gather) + sync.gather_us,
+    ]
+    end = [
+        sync.reduce_tail + first * sync.reduce_first + optimizer,
+        float(units @ c.reduce) + sync.reduce_us + optimizer,
+    ]
+    return start, end
 
 
-def _durations(
-    template: Template, split: FloatArray, costs: SplitCosts, variables: Sequence[Duration]
-) -> dict[Duration, int]:
-    """Durations of a fractional split, in ``1/SCALE`` µs, rounded down."""
-    width = split.shape[1]
-    by_kind = {}
-    for kind, units in zip("FBW", (costs.forward, costs.backward, costs.weight), strict=True):
-        row = split @ np.array(units[:width], dtype=np.float64)
-        row[0] += units[width]
-        row[-1] += units[width + 1]
-        by_kind[kind] = np.maximum(row * SCALE, 0.0).astype(np.int64)
-    transfer = {"delay": costs.delay * SCALE, "occupancy": costs.occupancy * SCALE}
-    return {
-        key: int(by_kind[key.kind][key.index]) if key.kind in by_kind else transfer.get(key.kind, 0)
-        for key in variables
-    }
+def _edges(devices: Sequence[int]) -> Iterable[tuple[int, int]]:
+    for i, j in product(sorted(set(devices)), repeat=2):
+        if i != j:
+            yield i, j

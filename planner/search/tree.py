@@ -45,6 +45,11 @@ class Box(NamedTuple):
         }
 
     @property
+    def cell(self) -> bool:
+        """Whether only the shard degree is left open."""
+        return len(self.pp) == len(self.virtual_stages) == len(self.dp) == 1
+
+    @property
     def single(self) -> bool:
         """Whether the box is one case."""
         return (
@@ -162,10 +167,8 @@ class Tree:
         """The next finer boxes of a box, each with the rule that closes it or its bound."""
         if len(box.pp) > 1 or not self._fits(box):
             yield from self._by_pipeline(box)
-        elif len(box.dp) > 1:
-            yield from self._by_dp(box)
-        elif len(box.virtual_stages) > 1:
-            yield from self._by_chunks(box)
+        elif not box.cell:
+            yield from self._by_cell(box)
         else:
             yield from self._by_case(box)
 
@@ -207,19 +210,11 @@ class Tree:
                 part = box._replace(pp=(pp,), virtual_stages=fitting, dp=small)
                 yield part, self.bounds.pipeline_degree(box.shape, pp, small)
 
-    def _by_dp(self, box: Box) -> Iterator[tuple[Box, Closed | int]]:
-        """The largest dp alone, and the rest."""
-        pp = box.pp[0]
-        rest = box._replace(dp=box.dp[:-1])
-        yield rest, self.bounds.pipeline_degree(box.shape, pp, rest.dp)
-        alone = box._replace(dp=box.dp[-1:])
-        yield alone, self.bounds.pipeline_degree(box.shape, pp, alone.dp)
-
-    def _by_chunks(self, box: Box) -> Iterator[tuple[Box, Closed | int]]:
-        """One number of chunks each."""
-        bound = self.bounds.pipeline_degree(box.shape, box.pp[0], box.dp)
-        for v in box.virtual_stages:
-            yield box._replace(virtual_stages=(v,)), bound
+    def _by_cell(self, box: Box) -> Iterator[tuple[Box, Closed | int]]:
+        """One dp and one number of chunks each."""
+        for dp, v in product(box.dp, box.virtual_stages):
+            part = box._replace(dp=(dp,), virtual_stages=(v,))
+            yield part, self.bounds.cell(box.shape, box.pp[0], v, dp)
 
     def legal_shards(self, box: Box) -> tuple[int, ...]:
         """Shard degrees of a box with one dp that make whole expert groups."""
@@ -240,17 +235,6 @@ class Tree:
             part = box._replace(dp_shard=(shard,))
             verdict = Closed(part, "infeasible", "ep.groups", None)
             yield part, bound if shard in legal else verdict
-
-    def samples(self, box: Box) -> Iterator[Degrees]:
-        """A few cases of a box with one pp: the largest dp, one chunk, shards over all or none."""
-        dp, pp, v = box.dp[-1], box.pp[0], box.virtual_stages[0]
-        largest = max(site.num_gpus for site in self.problem.sites)
-        shards = self.dp_shard(dp)
-        inside = [n for n in shards if n * box.shape.tp * box.shape.cp * pp <= largest]
-        for shard in dict.fromkeys((shards[0], *inside[-1:])):
-            case = box.shape.case(pp, v, dp, shard)
-            if space.expert_groups_legal(case, self.problem.model.num_experts):
-                yield case
 
     def neighbours(self, case: Degrees) -> Iterator[Degrees]:
         """Legal cases that differ from one in one or two degrees, dp adapted to what fits.

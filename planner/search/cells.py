@@ -1,0 +1,138 @@
+"""Cells of the space: all shard degrees of one shape, pipeline degree, chunk count and dp.
+
+A cell is bounded in steps, each stronger and dearer than the one before: work and memory per way
+to shard and recompute; closed forms with the synchronisation of every shard degree; the relaxation
+of the layer split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from planner.choices import CaseChoices, ScheduleChoice
+from planner.cost.coefficients import Option, case_coefficients
+from planner.plan import Degrees
+from planner.search.bounds import INFEASIBLE, CaseBounds, ChoiceBound
+from planner.search.tree import Box, Tree
+
+Pair = tuple[ScheduleChoice, Option]
+
+
+class OpenCase(NamedTuple):
+    """A case with the pairs of schedule and option that are not closed yet, and their bounds."""
+
+    bounds: CaseBounds
+    values: dict[Pair, ChoiceBound]
+
+    @property
+    def least(self) -> ChoiceBound:
+        """The smallest bound."""
+        return min(self.values.values())
+
+
+class Cell:
+    """Bounds of one cell.
+
+    Attributes
+    ----------
+    bound
+        The bound so far and the rule that gave it; :data:`INFEASIBLE` where no plan exists.
+    cases
+        Cases that may hold a plan with ``Z <= beyond_us``; after the first step one that stands for
+        all of them.
+    tried
+        Whether plans of its most promising cases were looked for.
+    """
+
+    STEPS = 3
+
+    def __init__(self, tree: Tree, box: Box, bound: ChoiceBound) -> None:
+        self.tree = tree
+        self.box = box
+        self.bound = bound
+        self.step = 0
+        self.cases: list[OpenCase] = []
+        self.beyond_us = INFEASIBLE
+        self.tried = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is no stronger bound."""
+        return self.step == self.STEPS or self.bound.value_us >= INFEASIBLE
+
+    def refine(self, beyond_us: int) -> None:
+        """Take the next step.
+
+        Parameters
+        ----------
+        beyond_us
+            Pairs whose bound exceeds this are of no interest any more.
+        """
+        steps: tuple[Callable[[int], Iterator[OpenCase]], ...] = (
+            self._work,
+            self._closed_forms,
+            self._paths,
+        )
+        found = []
+        closed = ChoiceBound(INFEASIBLE, "placement")
+        for case in steps[self.step](beyond_us):
+            least = case.least
+            closed = min(closed, least, key=lambda bound: bound.value_us)
+            kept = {p: b for p, b in case.values.items() if b.value_us <= beyond_us}
+            if kept:
+                found.append(case._replace(values=kept))
+        self.step += 1
+        self.beyond_us = min(self.beyond_us, beyond_us)
+        self.cases = found
+        self.bound = max(self.bound, closed, key=lambda bound: bound.value_us)
+
+    def _degrees(self) -> Iterator[Degrees]:
+        box = self.box
+        for shard in self.tree.legal_shards(box):
+            yield box.shape.case(box.pp[0], box.virtual_stages[0], box.dp[0], shard)
+
+    def _work(self, beyond_us: int) -> Iterator[OpenCase]:
+        """Memory and work with the state over as many ranks as a site can hold.
+
+        No case that can be placed needs less memory.
+        """
+        for degrees in sorted(self._degrees(), key=lambda d: d.dp_shard, reverse=True):
+            case = self._case(degrees)
+            if case is not None and case.least_hosts:
+                yield OpenCase(case, {pair: case.quick(*pair) for pair in case.choices.pairs})
+                return
+
+    def _closed_forms(self, beyond_us: int) -> Iterator[OpenCase]:
+        """Every shard degree, with the ways to run it that the step before left."""
+        ways = {_way(*pair) for _, values in self.cases for pair in values}
+        for degrees in self._degrees():
+            case = self._case(degrees)
+            if case is None:
+                continue
+            values = {}
+            for pair in case.choices.pairs:
+                if _way(*pair) in ways:
+                    quick = case.quick(*pair)
+                    values[pair] = quick if quick.value_us > beyond_us else case.choice(*pair)
+            if values:
+                yield OpenCase(case, values)
+
+    def _paths(self, beyond_us: int) -> Iterator[OpenCase]:
+        """The relaxation of the layer split."""
+        for case, values in self.cases:
+            yield OpenCase(case, {pair: case.template(*pair, beyond_us) for pair in values})
+
+    def _case(self, degrees: Degrees) -> CaseBounds | None:
+        """The bounds of a case, None where the search allows nothing in it."""
+        problem = self.tree.problem
+        choices = CaseChoices(problem, case_coefficients(problem, degrees))
+        if choices.empty or not choices.possible_kinds:
+            return None
+        return CaseBounds(self.tree.bounds, choices)
+
+
+def _way(choice: ScheduleChoice, option: Option) -> tuple[object, ...]:
+    """What the first step tells apart: ``ddp`` never needs less memory than ``zero1``."""
+    sharding = "zero1" if option.sharding == "ddp" else option.sharding
+    return choice, option.recompute, sharding, option.overlap
