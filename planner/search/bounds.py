@@ -16,7 +16,6 @@ from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import (
     CaseCoefficients,
     LinkTime,
-    MemoryCosts,
     Option,
     Units,
     case_coefficients,
@@ -97,7 +96,6 @@ class Bounds:
         self.unit_times: dict[tuple[object, ...], tuple[Units, Units, Units]] = {}
         self.link = lru_cache(None)(self._link)
         self._templates: dict[Template, TemplateBound] = {}
-        self._lengths: dict[tuple[Template, SplitCosts], int | None] = {}
 
     def _link(self, link: int) -> tuple[int, LinkTime]:
         """Least latency in µs and least time per MiB of a directed link over its protocols."""
@@ -206,22 +204,16 @@ class Bounds:
             batch // degree * self.stage(shape, pp, degree) for degree in looked_at
         )
 
-    def template_length(
-        self,
-        choice: ScheduleChoice,
-        co: CaseCoefficients,
-        costs: SplitCosts,
-        beyond_us: int,
-        *,
-        any_warmup: bool,
-    ) -> int | None:
-        """:meth:`TemplateBound.value` of a schedule; 0 where it is too long to build.
+    def template(
+        self, choice: ScheduleChoice, co: CaseCoefficients, *, any_warmup: bool
+    ) -> TemplateBound | None:
+        """Relaxations of the layer split for a schedule; None where it is too long to build.
 
         Parameters
         ----------
         any_warmup
-            Whether the plans may have extra warm-up; the value then rests on what all of these
-            templates have in common.  None (no split fits) holds for all of them anyway.
+            Whether the plans may have extra warm-up; bounds then rest on what all of these
+            templates have in common.  "No split fits" holds for all of them anyway.
         """
         degrees = co.degrees
         template = Template(
@@ -233,15 +225,12 @@ class Bounds:
             (0,) * degrees.pp,
         )
         if template.m * template.chunks * 3 > MAX_OPS:
-            return 0
+            return None
         if template not in self._templates:
             self._templates[template] = TemplateBound(
                 template, co.layer_units, any_warmup=any_warmup
             )
-        key = (template, costs)
-        if key not in self._lengths:
-            self._lengths[key] = self._templates[template].value(costs, beyond_us)
-        return self._lengths[key]
+        return self._templates[template]
 
     @cached_property
     def _splits(self) -> dict[int, tuple[bool, ...]]:
@@ -507,30 +496,46 @@ class CaseBounds:
         found = self.choice(choice, option)
         if found.value_us > beyond_us or self.co.degrees.pp == 1:
             return found
-        way = _least_of(self._sync_ways(option))
-        length = self._template_length(
-            choice,
-            self.unit_times(option, SCHEDULES[choice.schedule].split_backward),
-            self.co.memory(option),
-            _stage_sync(way, hides=option.overlap),
-            beyond_us,
-        )
+        template, costs = self._template_costs(choice, option)
+        if template is None:
+            return found
+        length = template.value(costs, beyond_us - self.co.fixed_us)
         if length is None:
             return ChoiceBound(INFEASIBLE, "memory")
         return max(found, ChoiceBound(self.co.fixed_us + length, "paths"))
 
-    def _template_length(
-        self,
-        choice: ScheduleChoice,
-        times: tuple[Units, Units, Units],
-        memory: MemoryCosts,
-        sync: StageSync,
-        beyond_us: int,
-    ) -> int | None:
+    def whole_layers(
+        self, choice: ScheduleChoice, option: Option, beyond_us: int, time_limit_s: float
+    ) -> tuple[ChoiceBound, tuple[int, ...] | None]:
+        """Bound of one schedule and option with whole layers per chunk, and the split found.
+
+        Parameters
+        ----------
+        beyond_us
+            Values above this need not be told apart.
+        time_limit_s
+            The bound is what holds by then.
+        """
+        found = self.choice(choice, option)
+        if found.value_us > beyond_us or self.co.degrees.pp == 1:
+            return found, None
+        template, costs = self._template_costs(choice, option)
+        if template is None:
+            return found, None
+        fixed = self.co.fixed_us
+        length, split = template.whole_layers(costs, beyond_us - fixed, time_limit_s)
+        return max(found, ChoiceBound(fixed + length, "layers")), split
+
+    def _template_costs(
+        self, choice: ScheduleChoice, option: Option
+    ) -> tuple[TemplateBound | None, SplitCosts]:
+        """The relaxations of a pair's op orders and what they are priced by."""
         rules = SCHEDULES[choice.schedule]
         split = rules.split_backward
+        memory = self.co.memory(option)
+        way = _least_of(self._sync_ways(option))
         costs = SplitCosts(
-            *times,
+            *self.unit_times(option, split),
             state=memory.state,
             activation=memory.split_activation if split else memory.activation,
             held=memory.held,
@@ -538,15 +543,10 @@ class CaseBounds:
             head_room=self._largest_limit - memory.head_working,
             delay=self._least_transfer[0],
             occupancy=self._least_transfer[1],
-            sync=sync,
+            sync=_stage_sync(way, hides=option.overlap),
         )
-        return self.bounds.template_length(
-            choice,
-            self.co,
-            costs,
-            beyond_us - self.co.fixed_us,
-            any_warmup=rules.has_extra_warmup and self._may_warm_up,
-        )
+        any_warmup = rules.has_extra_warmup and self._may_warm_up
+        return self.bounds.template(choice, self.co, any_warmup=any_warmup), costs
 
     @cached_property
     def _least_transfer(self) -> tuple[int, int]:

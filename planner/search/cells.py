@@ -39,8 +39,8 @@ class Cell:
     bound
         The bound so far and the rule that gave it; :data:`INFEASIBLE` where no plan exists.
     cases
-        Cases that may hold a plan with ``Z <= beyond_us``; after the first step one that stands for
-        all of them.
+        Cases that may hold a plan that is not worse than those known; after the first step those
+        that stand for all of them.
     tried
         Whether plans of its most promising cases were looked for.
     """
@@ -53,13 +53,18 @@ class Cell:
         self.bound = bound
         self.step = 0
         self.cases: list[OpenCase] = []
-        self.beyond_us = INFEASIBLE
+        self._dropped = ChoiceBound(INFEASIBLE, "placement")
         self.tried = False
+
+    @property
+    def dropped(self) -> ChoiceBound:
+        """Least bound of what is not among the cases any more."""
+        return self._dropped
 
     @property
     def finished(self) -> bool:
         """Whether there is no stronger bound."""
-        return self.step == self.STEPS or self.bound.value_us >= INFEASIBLE
+        return self.step == self.STEPS or (self.step > 0 and not self.cases)
 
     def refine(self, beyond_us: int) -> None:
         """Take the next step.
@@ -75,17 +80,17 @@ class Cell:
             self._paths,
         )
         found = []
-        closed = ChoiceBound(INFEASIBLE, "placement")
+        least: list[ChoiceBound] = []
         for case in steps[self.step](beyond_us):
-            least = case.least
-            closed = min(closed, least, key=lambda bound: bound.value_us)
             kept = {p: b for p, b in case.values.items() if b.value_us <= beyond_us}
+            dropped = [b for p, b in case.values.items() if p not in kept]
+            self._dropped = min([self._dropped, *dropped], key=_by_value)
             if kept:
                 found.append(case._replace(values=kept))
+                least.append(found[-1].least)
         self.step += 1
-        self.beyond_us = min(self.beyond_us, beyond_us)
         self.cases = found
-        self.bound = max(self.bound, closed, key=lambda bound: bound.value_us)
+        self.bound = max(self.bound, min([self._dropped, *least], key=_by_value), key=_by_value)
 
     def _degrees(self) -> Iterator[Degrees]:
         box = self.box
@@ -93,15 +98,19 @@ class Cell:
             yield box.shape.case(box.pp[0], box.virtual_stages[0], box.dp[0], shard)
 
     def _work(self, beyond_us: int) -> Iterator[OpenCase]:
-        """Memory and work with the state over as many ranks as a site can hold.
+        """Memory and work, state over as many ranks as a site can hold or over none.
 
-        No case that can be placed needs less memory.
+        No case that can be placed needs less memory than the first; unsharded state is legal in the
+        second alone.
         """
+        seen = 0
         for degrees in sorted(self._degrees(), key=lambda d: d.dp_shard, reverse=True):
+            if seen and degrees.dp_shard > 1:
+                continue
             case = self._case(degrees)
             if case is not None and case.least_hosts:
                 yield OpenCase(case, {pair: case.quick(*pair) for pair in case.choices.pairs})
-                return
+                seen += 1
 
     def _closed_forms(self, beyond_us: int) -> Iterator[OpenCase]:
         """Every shard degree, with the ways to run it that the step before left."""
@@ -130,6 +139,10 @@ class Cell:
         if choices.empty or not choices.possible_kinds:
             return None
         return CaseBounds(self.tree.bounds, choices)
+
+
+def _by_value(bound: ChoiceBound) -> int:
+    return bound.value_us
 
 
 def _way(choice: ScheduleChoice, option: Option) -> tuple[object, ...]:

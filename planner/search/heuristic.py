@@ -25,6 +25,7 @@ def case_plans(
     values: Mapping[tuple[ScheduleChoice, Option], ChoiceBound],
     cutoff_us: int | None,
     max_pairs: int | None = None,
+    splits: Sequence[tuple[int, ...]] = (),
 ) -> Iterator[tuple[int, Layout] | None]:
     """Feasible plans of a case that beat the cut-off, each better than the one before.
 
@@ -40,6 +41,8 @@ def case_plans(
         Only plans with a smaller Z are of interest; None = any.
     max_pairs
         At most so many pairs, those with the smallest bounds; None = all.
+    splits
+        Layers per chunk to try; none = balanced ones.
     """
     problem, co = choices.problem, choices.co
     ranked = sorted(
@@ -49,7 +52,7 @@ def case_plans(
     for value, _, (choice, option) in ranked[:max_pairs]:
         if value >= INFEASIBLE or (best is not None and value >= best):
             break
-        for layout in _layouts(choices, choice, option):
+        for layout in _layouts(choices, choice, option, splits):
             yield None
             if memory_violations(memory_of_layout(problem, co, layout)):
                 continue
@@ -61,10 +64,15 @@ def case_plans(
                     break
 
 
-def _layouts(choices: CaseChoices, choice: ScheduleChoice, option: Option) -> Iterator[Layout]:
+def _layouts(
+    choices: CaseChoices,
+    choice: ScheduleChoice,
+    option: Option,
+    given: Sequence[tuple[int, ...]],
+) -> Iterator[Layout]:
     problem, co = choices.problem, choices.co
     degrees = co.degrees
-    splits: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    splits: dict[tuple[int, ...], Sequence[tuple[int, ...]]] = {}
     for replicas in placements(choices, option):
         flows = direct_flows(problem, choice, co, replicas)
         if flows is None:
@@ -94,7 +102,9 @@ def _layouts(choices: CaseChoices, choice: ScheduleChoice, option: Option) -> It
                     min(co.limit_mib[d] for d in layout.hosts(s)) for s in range(degrees.pp)
                 )
                 key = (*limits, *warmup)
-                if key not in splits:
+                if given:
+                    splits[key] = given
+                elif key not in splits:
                     splits[key] = list(_splits(choices, choice, option, limits, warmup, layout))
                 for layers in splits[key]:
                     yield synced._replace(layers=layers, extra_warmup=warmup)

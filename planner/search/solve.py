@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -48,6 +48,8 @@ WINNER_LIMIT_S = 120.0
 """Time for the chosen engine to confirm the winning case."""
 DIVE_TRIES = 6
 """Cells of a pipeline degree in which a first plan is looked for."""
+WHOLE_LAYERS_LIMIT_S = 20.0
+"""Time for one schedule and option with whole layers."""
 MAX_FRUITLESS = 20
 """Cells in a row without a better plan after which only single cases are tried."""
 DIVE_PLANS = 2
@@ -71,8 +73,8 @@ class _Node:
     box: Box = field(compare=False)
     rule: str = field(compare=False, default="work")
     case: OpenCase | None = field(compare=False, default=None)
-    tried: bool = field(compare=False, default=False)
-    """Whether plans of the case were looked for."""
+    step: int = field(compare=False, default=0)
+    """What was done with a case: 1 plans were looked for, 2 bounded with whole layers."""
 
 
 @dataclass
@@ -354,22 +356,49 @@ class Search:
             self._close(part, "infeasible", "ep.groups")
         if done:
             part = node.box._replace(dp_shard=tuple(done))
-            if cell.beyond_us < INFEASIBLE - 1:
-                self._close(part, "bounded", cell.bound.rule, bound_us=cell.beyond_us + 1)
+            if cell.dropped.value_us < INFEASIBLE:
+                self._close(part, "bounded", cell.dropped.rule, bound_us=cell.dropped.value_us)
             else:
-                self._close(part, "infeasible", "memory")
+                self._close(part, "infeasible", cell.dropped.rule)
 
     def _open_case(self, node: _Node, case: OpenCase) -> None:
-        """Look for plans of a case, then solve it as a model."""
-        if not node.tried:
+        """Look for plans of a case, bound it with whole layers, then solve it as a model."""
+        if node.step == 0:
             self._try_heuristics(case)
-            self._push(node.box, node.bound_us, node.rule, case=case, tried=True)
+        elif node.step == 1:
+            self._whole_layers(case)
+        else:
+            self._solve_case(node, case.bounds.choices, case.values, node.bound_us)
             return
-        self._solve_case(node, case.bounds.choices, case.values, node.bound_us)
+        least = case.least
+        if least.value_us >= INFEASIBLE:
+            self._close(node.box, "infeasible", least.rule)
+            return
+        bound = max(node.bound_us, least.value_us)
+        self._push(node.box, bound, least.rule, case=case, step=node.step + 1)
 
-    def _try_heuristics(self, case: OpenCase, max_pairs: int | None = None) -> None:
+    def _whole_layers(self, case: OpenCase) -> None:
+        """Bound the pairs of a case with whole layers, the best first; try the splits found."""
+        for pair, bound in sorted(case.values.items(), key=lambda item: item[1]):
+            self._check_time()
+            self._report("searching")
+            if bound.value_us > self._beyond_us:
+                break
+            limit = WHOLE_LAYERS_LIMIT_S
+            if self.deadline is not None:
+                limit = min(limit, max(0.1, self.deadline - time.monotonic()))
+            case.values[pair], split = case.bounds.whole_layers(*pair, self._beyond_us, limit)
+            if split is not None:
+                self._try_heuristics(OpenCase(case.bounds, {pair: bound}), splits=[split])
+
+    def _try_heuristics(
+        self,
+        case: OpenCase,
+        max_pairs: int | None = None,
+        splits: Sequence[tuple[int, ...]] = (),
+    ) -> None:
         cutoff = None if self.incumbent is None else self.incumbent.time_us
-        for found in case_plans(case.bounds.choices, case.values, cutoff, max_pairs):
+        for found in case_plans(case.bounds.choices, case.values, cutoff, max_pairs, splits):
             self._check_time()
             self._report("searching")
             if found is not None:

@@ -10,6 +10,7 @@ template without solving anything.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import product
@@ -452,13 +453,7 @@ class TemplateBound:
         paths = np.zeros((0, memory.shape[1]))
         limits = np.zeros(0)
         for _ in range(MAX_ROUNDS):
-            rows = list(self.rows.values())
-            fresh = [
-                self._linear(self._combined([row], np.ones(1)), c) for row in rows[len(paths) :]
-            ]
-            added = np.array([per_layer.reshape(-1) for per_layer, _ in fresh])
-            paths = np.vstack([paths, np.hstack([added, -np.ones((len(fresh), 1))])])
-            limits = np.concatenate([limits, [-constant for _, constant in fresh]])
+            paths, limits = self._path_rows(c, paths, limits)
             found = linprog(
                 objective,
                 A_ub=np.vstack([paths, memory, ones]),
@@ -469,11 +464,89 @@ class TemplateBound:
             )
             if found.status != 0:
                 break
-            value = self._keep(found, rows, c, need, room)
+            value = self._keep(found, list(self.rows.values()), c, need, room)
             best = max(best, value)
             if self.any_warmup or best > beyond_us or not self._lengthen(found.x[:-1], c, best):
                 break
         return best
+
+    def whole_layers(
+        self, costs: SplitCosts, beyond_us: int, time_limit_s: float
+    ) -> tuple[int, tuple[int, ...] | None]:
+        """The relaxation with whole layers: its bound, and the layers per chunk that reach it.
+
+        Paths are added as in :meth:`value`.  Kinds of layers may still be mixed out of order.
+
+        Parameters
+        ----------
+        costs
+            Times and memory per unit.
+        beyond_us
+            A larger bound is not looked for.
+        time_limit_s
+            The bound is what holds by then.
+
+        Returns
+        -------
+        tuple
+            The bound in µs, above ``beyond_us`` where no split is as good; and the best split found
+            (None where there is none).
+        """
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        c = _Costs(costs, self.width)
+        need, room = self._memory(costs)
+        memory, ones, totals = self._base_rows(need)
+        size = memory.shape[1]
+        objective = np.zeros(size)
+        objective[-1] = 1.0
+        integral = np.ones(size)
+        integral[-1] = 0.0
+        upper = np.append(np.tile(self.layers, self.chunks), beyond_us + 1.0)
+        fixed = [
+            LinearConstraint(memory, -np.inf, room),
+            LinearConstraint(ones, -np.inf, -1.0),
+            LinearConstraint(totals, self.layers, self.layers),
+        ]
+        began = time.monotonic()
+        paths = np.zeros((0, size))
+        limits = np.zeros(0)
+        best, split = 0.0, None
+        for _ in range(MAX_ROUNDS):
+            paths, limits = self._path_rows(c, paths, limits)
+            left = time_limit_s - (time.monotonic() - began)
+            if left <= 0:
+                break
+            found = milp(
+                objective,
+                integrality=integral,
+                bounds=Bounds(np.zeros(size), upper),
+                constraints=[LinearConstraint(paths, -np.inf, limits), *fixed],
+                options={"time_limit": left, "mip_rel_gap": 1e-6},
+            )
+            if found.status == 2:
+                return beyond_us + 1, split
+            if found.mip_dual_bound is not None:
+                best = max(best, float(found.mip_dual_bound) * (1 - SAFETY) - 1e-6)
+            if found.x is None:
+                break
+            layers = np.rint(found.x[:-1])
+            split = tuple(int(n) for n in layers.reshape(self.chunks, self.width).sum(axis=1))
+            if self.any_warmup or best > beyond_us or not self._lengthen(layers, c, best):
+                break
+        return int(best), split
+
+    def _path_rows(
+        self, c: _Costs, paths: FloatArray, limits: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Rows of the linear program for all paths, given those of the first ones."""
+        rows = list(self.rows.values())[len(paths) :]
+        fresh = [self._linear(self._combined([row], np.ones(1)), c) for row in rows]
+        if not fresh:
+            return paths, limits
+        added = np.array([per_layer.reshape(-1) for per_layer, _ in fresh])
+        paths = np.vstack([paths, np.hstack([added, -np.ones((len(fresh), 1))])])
+        return paths, np.concatenate([limits, [-constant for _, constant in fresh]])
 
     def _keep(
         self, found: object, rows: Sequence[Row], c: _Costs, need: FloatArray, room: FloatArray

@@ -16,7 +16,8 @@ from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import Option, case_coefficients
 from planner.plan import Degrees
 from planner.problem import Problem
-from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, Shape
+from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound, Shape
+from planner.search.cells import Cell
 from planner.search.longest import longest_us
 from planner.search.tree import Box, Closed, Tree
 from tests.brute_force import Pricer, enumerate_layouts
@@ -99,21 +100,27 @@ def wrong_box_bounds(found: Survey) -> Iterator[str]:
                 yield f"{name} {value} > {least}: {case}"
 
 
-def wrong_chunk_bounds(found: Survey) -> Iterator[str]:
-    """Bounds over all shard degrees at once that exceed the best plan of any of them."""
+def wrong_cells(found: Survey) -> Iterator[str]:
+    """Cells bounded above the best plan in them, and cells that drop it."""
     groups: dict[Degrees, list[Degrees]] = {}
     for case in found.least:
         groups.setdefault(case._replace(dp_shard=1), []).append(case)
     for name, beyond in beyonds(found).items():
-        bounds = Bounds(found.problem)
+        tree = Tree(found.problem, Bounds(found.problem))
         for case, members in groups.items():
-            least = min(found.least[member] for member in members)
-            shards = tuple(sorted(member.dp_shard for member in members))
-            value = bounds.chunks(
-                shape_of(case), case.pp, case.virtual_stages, case.dp, shards, beyond(least)
-            )
-            if value > least:
-                yield f"chunks {value} > {least}: {case}, shards {shards}, beyond {name}"
+            best = min(members, key=lambda member: found.least[member])
+            least = found.least[best]
+            box = Box(shape_of(case), (case.pp,), (case.virtual_stages,), (case.dp,))
+            value = tree.bounds.cell(box.shape, case.pp, case.virtual_stages, case.dp)
+            cell = Cell(tree, box, ChoiceBound(value, "work"))
+            while True:
+                if cell.bound.value_us > least:
+                    yield f"cell {cell.bound} > {least}, step {cell.step}: {best}, beyond {name}"
+                if cell.finished:
+                    break
+                cell.refine(beyond(least))
+            if beyond(least) >= least and best not in {c.bounds.co.degrees for c in cell.cases}:
+                yield f"cell drops a case with {least}: {best}, beyond {name}"
 
 
 def wrong_choice_bounds(found: Survey) -> Iterator[str]:
@@ -200,7 +207,7 @@ def test_no_bound_exceeds_a_plan(seed: int) -> None:
         line
         for rule in (
             wrong_box_bounds,
-            wrong_chunk_bounds,
+            wrong_cells,
             wrong_choice_bounds,
             wrong_template_bounds,
             wrong_boxes,
