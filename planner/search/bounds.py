@@ -16,6 +16,7 @@ from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import (
     CaseCoefficients,
     LinkTime,
+    MemoryCosts,
     Option,
     Units,
     case_coefficients,
@@ -95,6 +96,7 @@ class Bounds:
         self.layer_counts = self._layer_counts()
         self.unit_times: dict[tuple[object, ...], tuple[Units, Units, Units]] = {}
         self.link = lru_cache(None)(self._link)
+        self.route_rate = lru_cache(None)(self._route_rate)
         self._templates: dict[Template, TemplateBound] = {}
 
     def _link(self, link: int) -> tuple[int, LinkTime]:
@@ -116,13 +118,33 @@ class Bounds:
         return frozenset(link for links in first.values() if len(links) == 1 for link in links)
 
     @cached_property
-    def distinct_routes(self) -> tuple[tuple[int, ...], ...]:
-        """Routes between sites without those that cost the same as another one."""
-        found: dict[tuple[object, ...], tuple[int, ...]] = {}
-        for route in self.problem.routes.values():
-            key = (route[0] in self.exits, tuple(self.link(link) for link in route))
-            found.setdefault(key, route)
-        return tuple(found.values())
+    def least_route_latency(self) -> int:
+        """Least latency of a route between two sites, µs."""
+        return min(
+            (sum(self.link(link)[0] for link in route) for route in self.problem.routes.values()),
+            default=0,
+        )
+
+    def _route_rate(self, partners: int) -> float:
+        """Least µs of a route per MiB that a site sends each of so many others.
+
+        Where all routes of a site begin with one link, the shares of all partners go over it.
+        """
+
+        def us(link: int) -> float:
+            rate = self.link(link)[1]
+            return rate.numerator / rate.scale
+
+        return min(
+            (
+                max(
+                    us(link) * (partners if i == 0 and link in self.exits else 1)
+                    for i, link in enumerate(route)
+                )
+                for route in self.problem.routes.values()
+            ),
+            default=0.0,
+        )
 
     def _layer_counts(self) -> dict[str, int]:
         kinds = self.problem.model.layer_kinds
@@ -556,7 +578,7 @@ class CaseBounds:
         for (d, e), route in self.problem.routes.items():
             if self.co.cells[d] and self.co.cells[e]:
                 cell = self.co.cell(d, e)
-                latency = sum(self._least_latency(link) for link in route)
+                latency = sum(self.bounds.link(link)[0] for link in route)
                 delay, occupancy = min(delay, cell + latency), min(occupancy, cell)
         return delay, occupancy
 
@@ -697,35 +719,30 @@ class CaseBounds:
             (costs.gradient, costs.gradient_tail, costs.gradient_latencies),
             (costs.parameter, costs.parameter_tail, costs.parameter_latencies),
         ):
-            with_embedding = tail + units[embedding]
-            rate = float("inf")
-            latency = one = first = INFEASIBLE
-            for route in self.bounds.distinct_routes:
-                delay = count * sum(self._least_latency(link) for link in route)
-                partners = 1
-                if sync == "hierarchical" and route[0] in self.bounds.exits:
-                    partners = hosts - 1
-                shares = [partners, *(1 for _ in route[1:])]
-                rate = min(rate, max(self._rate(k) * n for k, n in zip(route, shares, strict=True)))
-                latency = min(latency, delay)
-                one = min(one, delay + max(self._least_us(k, tail) for k in route))
-                first = min(first, delay + max(self._least_us(k, with_embedding) for k in route))
+            delay = count * self.bounds.least_route_latency
+            one = self.bounds.route_rate(1) * (1 - SAFETY)
+            rate = self.bounds.route_rate(hosts - 1 if sync == "hierarchical" else 1)
             whole = tuple(mib * rate * (1 - SAFETY) for mib in units)
-            result.append((whole, latency, one, first))
+            first = tail + units[embedding]
+            result.append((whole, delay, delay + int(one * tail), delay + int(one * first)))
         return result[0], result[1]
 
-    def _rate(self, link: int) -> float:
-        """Least µs of a link per MiB of synchronisation."""
-        rate = self.bounds.link(link)[1]
-        return rate.numerator / rate.scale
-
-    def _least_latency(self, link: int) -> int:
-        return self.bounds.link(link)[0]
-
-    def _least_us(self, link: int, mib: int) -> int:
-        """Least time of a link for an amount of synchronisation, µs rounded down."""
-        rate = self.bounds.link(link)[1]
-        return mib * rate.numerator // rate.scale
+    @cached_property
+    def hopeless(self) -> bool:
+        """Whether no schedule fits even with the least state and activations of all options."""
+        costs = [self.co.memory(option) for option in self.choices.options]
+        least = MemoryCosts(
+            state=_least_units(c.state for c in costs),
+            activation=_least_units(c.activation for c in costs),
+            split_activation=_least_units(c.activation for c in costs),
+            held=_least_units(c.held for c in costs),
+            working=min(c.working for c in costs),
+            head_working=min(c.head_working for c in costs),
+            step=costs[0].step,
+            step_working=0,
+        )
+        kinds = {_live_kind(choice): choice for choice in self.choices.schedules}
+        return not any(self._capacity_suffices(choice, least) for choice in kinds.values())
 
     def _memory_fits(self, choice: ScheduleChoice, option: Option) -> bool:
         """Whether the stages' capacities in layers can sum to the model.
@@ -736,11 +753,10 @@ class CaseBounds:
         key = (choice.schedule, option.sharding, option.recompute)
         found = self._fits.get(key)
         if found is None:
-            found = self._fits[key] = self._capacity_suffices(choice, option)
+            found = self._fits[key] = self._capacity_suffices(choice, self.co.memory(option))
         return found
 
-    def _capacity_suffices(self, choice: ScheduleChoice, option: Option) -> bool:
-        costs = self.co.memory(option)
+    def _capacity_suffices(self, choice: ScheduleChoice, costs: MemoryCosts) -> bool:
         limit = self._largest_limit
         degrees = self.co.degrees
         split = SCHEDULES[choice.schedule].split_backward
@@ -779,6 +795,13 @@ def _stage_sync(way: _SyncWay, *, hides: bool) -> StageSync:
         optimizer=way.optimizer,
         hides=hides,
     )
+
+
+def _live_kind(choice: ScheduleChoice) -> tuple[str, str]:
+    """What :func:`least_live` and the place of the head depend on."""
+    one_chunk = choice.schedule in ("1f1b", "zb_h1", "zb_h2")
+    live = "1f1b" if one_chunk else "gpipe" if choice.schedule == "gpipe" else "other"
+    return live, SCHEDULES[choice.schedule].chunk_map
 
 
 def least_live(choice: ScheduleChoice, pp: int, stage: int, m: int) -> int:

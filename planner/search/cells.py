@@ -109,8 +109,9 @@ class Cell:
                 continue
             case = self._case(degrees)
             if case is not None and case.least_hosts:
-                yield OpenCase(case, {pair: case.quick(*pair) for pair in case.choices.pairs})
                 seen += 1
+                if not case.hopeless:
+                    yield OpenCase(case, {pair: case.quick(*pair) for pair in case.choices.pairs})
 
     def _closed_forms(self, beyond_us: int) -> Iterator[OpenCase]:
         """Every shard degree, with the ways to run it that the step before left."""
