@@ -364,28 +364,43 @@ def _sync_durations(
     first: Sequence[int],
     last: Sequence[tuple[OpKind, int]],
 ) -> dict[Duration, int]:
-    """Time before the first and after the last op of every device (section 5)."""
+    """Time before the first and after the last op of every device (section 5).
+
+    The exchange of a stage goes on until the stages before it have exchanged theirs, whose
+    optimizer steps follow.
+    """
     pp = layout.degrees.pp
     devices = chunk_devices(layout.schedule, pp, layout.degrees.virtual_stages)
     stages = stage_units(counts, devices, pp)
     classes = _host_classes(problem, layout)
-    exchange = _exchange_times(problem, co, layout, stages)
+    option = layout.option
+    costs = [
+        [co.sync(g, option, layout.sync, len(layout.hosts(s))) for g in classes[s]]
+        for s in range(pp)
+    ]
+    gradients = _exchange_times(problem, co, layout, stages, costs, gradient=True)
+    parameters = _exchange_times(problem, co, layout, stages, costs, gradient=False)
     values: dict[Duration, int] = {}
+    longest_step = 0
     for s in range(pp):
-        option, hosts = layout.option, layout.hosts(s)
-        sync = [co.sync(g, option, layout.sync, len(hosts)) for g in classes[s]]
-        reduce = _combined(stages[s], sync, exchange[s], gradient=True)
-        gather = _combined(stages[s], sync, exchange[s], gradient=False)
+        sync = costs[s]
+        reduce = _combined(stages[s], sync, gradients[s], gradient=True)
+        gather = _combined(stages[s], sync, parameters[s], gradient=False)
         optimizer = max(dot(stages[s], co.optimizer(g, option)) for g in classes[s])
+        longest_step = max(longest_step, optimizer)
+        if len(layout.hosts(s)) > 1:
+            optimizer = longest_step
         if option.overlap:
             kind, chunk = last[s]
             op_costs = [co.ops(g, option) for g in classes[s]]
             layer = max(_smallest_layer(co, _op_units(c, kind)) for c in op_costs)
             hidden = ops[Duration(kind, chunk)] - layer
-            reduce = max(_combined_tail(co, s, sync, exchange[s], gradient=True), reduce - hidden)
+            reduce = max(_combined_tail(co, s, sync, gradients[s], gradient=True), reduce - hidden)
             layer = max(_smallest_layer(co, c.forward) for c in op_costs)
             hidden = ops[Duration("F", first[s])] - layer
-            gather = max(_combined_tail(co, s, sync, exchange[s], gradient=False), gather - hidden)
+            gather = max(
+                _combined_tail(co, s, sync, parameters[s], gradient=False), gather - hidden
+            )
         values[Duration("start", s)] = gather
         values[Duration("end", s)] = reduce + optimizer
     return values
@@ -401,15 +416,10 @@ def _smallest_layer(co: CaseCoefficients, per_unit: Units) -> int:
 
 
 class _Exchange(NamedTuple):
-    """Exchange between the sites of one stage, µs; zero where one site runs it."""
+    """Exchange between the sites of one stage, µs: all of it, and of one layer."""
 
-    gradient: int = 0
-    parameter: int = 0
-    gradient_tail: int = 0
-    parameter_tail: int = 0
-    gradient_latency: int = 0
-    parameter_latency: int = 0
-    spread: bool = False
+    whole: int
+    tail: int
 
 
 def _combined(
@@ -422,12 +432,8 @@ def _combined(
         else dot(units, c.gather) + c.gather_latency
         for c in costs
     )
-    if not exchange.spread:
-        return inside
-    nic = max(dot(units, c.reduce_nic if gradient else c.gather_nic) for c in costs)
-    latency = exchange.gradient_latency if gradient else exchange.parameter_latency
-    between = max(exchange.gradient if gradient else exchange.parameter, nic + latency)
-    return inside + between if costs[0].sequential else max(inside, between)
+    whole = exchange.whole
+    return inside + whole if costs[0].sequential else max(inside, whole)
 
 
 def _combined_tail(
@@ -445,60 +451,56 @@ def _combined_tail(
         + (stage == 0) * (c.reduce if gradient else c.gather)[unit]
         for c in costs
     )
-    between = exchange.gradient_tail if gradient else exchange.parameter_tail
-    return inside + between if costs[0].sequential else max(inside, between)
+    tail = exchange.tail
+    return inside + tail if costs[0].sequential else max(inside, tail)
 
 
 def _exchange_times(
-    problem: Problem, co: CaseCoefficients, layout: Layout, stages: Sequence[Units]
+    problem: Problem,
+    co: CaseCoefficients,
+    layout: Layout,
+    stages: Sequence[Units],
+    sync: Sequence[Sequence[SyncCosts]],
+    *,
+    gradient: bool,
 ) -> list[_Exchange]:
-    """Exchange between sites of every stage; all stages share the links."""
-    gradient: dict[int, int] = {}
-    parameter: dict[int, int] = {}
-    plans = []
+    """Exchange between sites of every stage, with what queues on the links.
+
+    Links serve the gradients of the last stage first and the parameters of stage 0 first.  So a
+    stage needs a link for its own gradients and for those of the stages before it, which follow;
+    and for its own parameters and those of the stages before it, which go first.  Its second half
+    comes to the links when the NICs of a site have sent the first half.
+    """
+    before: dict[int, int] = {}
+    result = []
+    embedding = co.units.index("embedding")
     for s, units in enumerate(stages):
         hosts = layout.hosts(s)
         costs = co.exchange(layout.option, layout.sync, len(hosts))
+        per_unit = costs.gradient if gradient else costs.parameter
+        count = costs.gradient_latencies if gradient else costs.parameter_latencies
+        last = costs.gradient_tail if gradient else costs.parameter_tail
+        tail_mib = last + (s == 0) * per_unit[embedding]
+        nic = max(dot(units, c.reduce_nic if gradient else c.gather_nic) for c in sync[s])
+        own: dict[int, int] = {}
         pairs = sync_pairs(hosts, layout.sync)
-        plans.append((costs, pairs))
         for pair in pairs:
             for link in problem.routes[pair]:
-                gradient[link] = gradient.get(link, 0) + dot(units, costs.gradient)
-                parameter[link] = parameter.get(link, 0) + dot(units, costs.parameter)
-    result = []
-    unit = co.units.index("embedding")
-    for s, (costs, pairs) in enumerate(plans):
-        gradient_tail = costs.gradient_tail + (s == 0) * costs.gradient[unit]
-        parameter_tail = costs.parameter_tail + (s == 0) * costs.parameter[unit]
-        times = _Exchange(spread=bool(pairs))
+                own[link] = own.get(link, 0) + dot(units, per_unit)
+        whole = tail = 0
         for pair in pairs:
             route = problem.routes[pair]
-            latency = sum(co.latency(link, layout.protocols[link][1]) for link in route)
-            grad_latency = costs.gradient_latencies * latency
-            param_latency = costs.parameter_latencies * latency
-            rates = {link: co.mib(link, layout.protocols[link][1]) for link in route}
-            times = _Exchange(
-                gradient=max(
-                    times.gradient,
-                    grad_latency + max(r.us(gradient[k]) for k, r in rates.items()),
-                ),
-                parameter=max(
-                    times.parameter,
-                    param_latency + max(r.us(parameter[k]) for k, r in rates.items()),
-                ),
-                gradient_tail=max(
-                    times.gradient_tail,
-                    grad_latency + max(r.us(gradient_tail) for r in rates.values()),
-                ),
-                parameter_tail=max(
-                    times.parameter_tail,
-                    param_latency + max(r.us(parameter_tail) for r in rates.values()),
-                ),
-                gradient_latency=max(times.gradient_latency, grad_latency),
-                parameter_latency=max(times.parameter_latency, param_latency),
-                spread=True,
-            )
-        result.append(times)
+            latency = count * sum(co.latency(link, layout.protocols[link][1]) for link in route)
+            whole = max(whole, latency + nic)
+            for link in route:
+                rate = co.mib(link, layout.protocols[link][1])
+                queued = before.get(link, 0)
+                halves = nic + rate.us(own[link] + 2 * queued)
+                whole = max(whole, latency + max(rate.us(own[link] + queued), -(-halves // 2)))
+                tail = max(tail, latency + rate.us(tail_mib))
+        for link, mib in own.items():
+            before[link] = before.get(link, 0) + mib
+        result.append(_Exchange(whole, tail))
     return result
 
 

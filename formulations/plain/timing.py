@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
 
 from formulations.algebra import Expression, Linear, Variable, linear_sum
 from formulations.cuts import PathCut
@@ -150,11 +152,12 @@ def synchronisation(v: PlainVariables) -> None:
     """Time before the first and after the last op of every stage.
 
     Inside a site the coefficients depend on GPU class, option, way and number of hosting sites;
-    between sites every ordered pair of hosts loads the links of its route, which all stages share:
+    between sites every ordered pair of hosts loads the links of its route.  Links serve stages in a
+    fixed order: gradients of the last stage, parameters of stage 0 first.
 
-    .. math:: \\text{sync}_\\ell \\ge r_{\\ell,p} \\sum_s \\sum_{(d,e) \\ni \\ell}
-        \\text{pair}_{s,d,e}, \\qquad \\text{end}_s \\ge \\text{inside}_s + \\text{between}_s
-        - \\text{hidden}_s + \\text{optimizer}_s
+    .. math:: \\text{sync}_{\\ell,s} \\ge r_{\\ell,p} \\sum_{s' \\le s}
+        \\sum_{(d,e) \\ni \\ell} \\text{pair}_{s',d,e}, \\qquad \\text{end}_s \\ge
+        \\text{inside}_s + \\text{between}_s - \\text{hidden}_s + \\text{optimizer}_s
 
     Without overlap nothing is hidden; with overlap the synchronisation of one layer, and at stage
     0 of the embedding, never is.
@@ -165,8 +168,9 @@ def synchronisation(v: PlainVariables) -> None:
             tails: list[Variable | None] = [None] * v.pp
         else:
             between, tails = _exchange(v, quantity)
+        steps = _optimizer_steps(v) if quantity == "gradient" else None
         for s in range(v.pp):
-            _stage_sync(v, s, quantity, between[s], tails[s])
+            _stage_sync(v, s, quantity, between[s], tails[s], 0 if steps is None else steps[s])
 
 
 def _gathers(v: PlainVariables) -> bool:
@@ -180,7 +184,6 @@ def _exchange(
     model = v.model
     if v.num_sites == 1:
         return [None] * v.pp, [None] * v.pp
-    loads: dict[int, list[Variable]] = {}
     amounts: dict[tuple[int, int, int], Variable] = {}
     largest = max(
         sum(getattr(v.co.exchange(o, sync, n), quantity))
@@ -189,30 +192,21 @@ def _exchange(
         for n in range(2, v.num_sites + 1)
     ) * len(v.co.layer_units)
     for s in range(v.pp):
-        pairs = {pair for rows in v.pair.values() for pair in rows[s]}
-        for pair in sorted(pairs):
-            amount = model.integer(f"{quantity}_mib_{s}_{pair[0]}_{pair[1]}", 0, largest)
-            amounts[s, pair[0], pair[1]] = amount
-            for link in v.problem.routes[pair]:
-                loads.setdefault(link, []).append(amount)
-    times = {}
-    for link, items in loads.items():
-        times[link] = model.integer(f"{quantity}_sync_{link}", 0, v.sync_limit)
-        for protocol, literal in v.dp_protocol[link].items():
-            unit = v.co.mib(link, protocol)
-            model.add(
-                unit.scale * times[link] >= unit.numerator * linear_sum(items),
-                v.literal(v.dp_protocol[link], protocol) and [literal],
-                family="sync_sharing",
+        for pair in sorted({pair for rows in v.pair.values() for pair in rows[s]}):
+            amounts[s, pair[0], pair[1]] = model.integer(
+                f"{quantity}_mib_{s}_{pair[0]}_{pair[1]}", 0, largest
             )
+    times = _queues(v, quantity, amounts, largest)
     between: list[Variable | None] = []
     tails: list[Variable | None] = []
     latencies = [_latency(v, i, v.dp_protocol[i], "dp") for i in range(len(v.problem.links))]
     for s in range(v.pp):
         whole = model.integer(f"{quantity}_between_{s}", 0, v.sync_limit)
         tail = model.integer(f"{quantity}_between_tail_{s}", 0, v.sync_limit)
+        nic = model.integer(f"{quantity}_nic_{s}", 0, v.sync_limit)
         between.append(whole)
         tails.append(tail)
+        _nic_rows(v, s, quantity, nic)
         for sync, rows in v.pair.items():
             for pair, literal in rows[s].items():
                 when = [literal, *v.literal(v.sync, sync)]
@@ -222,9 +216,54 @@ def _exchange(
                     number = [] if v.num_sites == 2 else [v.hosts[s][n]]
                     case = _Exchange(v, s, quantity, sync, n, latency, when + number)
                     case.amount_rows(amount)
-                    case.time_rows(whole, tail, {k: times[k] for k in v.problem.routes[pair]})
-                    case.nic_rows(whole)
+                    queues = {link: times[link, s] for link in v.problem.routes[pair]}
+                    case.time_rows(whole, tail, nic, queues)
     return between, tails
+
+
+class _Queue(NamedTuple):
+    """Time of a link for the exchange of a stage and of the stages before it, µs.
+
+    ``twice_after_half`` is twice the time from when half of the own exchange is through.
+    """
+
+    whole: Variable
+    twice_after_half: Variable
+
+
+def _queues(
+    v: PlainVariables, quantity: str, amounts: dict[tuple[int, int, int], Variable], largest: int
+) -> dict[tuple[int, int], _Queue]:
+    """Queues by link and stage."""
+    own: dict[tuple[int, int], list[Variable]] = {}
+    for (s, d, e), amount in sorted(amounts.items()):
+        for link in v.problem.routes[d, e]:
+            own.setdefault((link, s), []).append(amount)
+    queues = {}
+    before: dict[int, Linear] = {}
+    for (link, s), items in own.items():
+        load = linear_sum(items)
+        name = f"{link}_{s}"
+        up_to: Linear = load
+        twice_after_half = load
+        if link in before:
+            up_to = v.model.integer(
+                f"{quantity}_mib_up_to_{name}", 0, largest * len(v.problem.routes) * v.pp
+            )
+            v.model.add(up_to >= before[link] + load, family="sync_sharing")
+            twice_after_half = load + 2 * before[link]
+        before[link] = up_to
+        queue = _Queue(
+            v.model.integer(f"{quantity}_sync_{name}", 0, v.sync_limit),
+            v.model.integer(f"{quantity}_sync_half_{name}", 0, 2 * v.sync_limit),
+        )
+        queues[link, s] = queue
+        for protocol, literal in v.dp_protocol[link].items():
+            unit = v.co.mib(link, protocol)
+            when = v.literal(v.dp_protocol[link], protocol) and [literal]
+            for time, mib in zip(queue, (up_to, twice_after_half), strict=True):
+                v.model.add(unit.scale * time >= unit.numerator * mib, when, family="sync_sharing")
+    return queues
 
 
 @dataclass(frozen=True)
@@ -252,8 +291,13 @@ class _Exchange:
                     when = self.when + options + v.schedule_literal(members)
                     v.model.add(amount >= weighted(counts, units), when, family="exchange")
 
-    def time_rows(self, whole: Variable, tail: Variable, links: dict[int, Variable]) -> None:
-        """The exchange, and what overlap never hides of it, take as long as on the slowest link."""
+    def time_rows(
+        self, whole: Variable, tail: Variable, nic: Variable, queues: dict[int, _Queue]
+    ) -> None:
+        """The exchange, and what overlap never hides of it, take as long as on the slowest link.
+
+        Nor less than the NICs need; half of it comes to the links when they have sent the other.
+        """
         v = self.v
         embedding = v.co.units.index("embedding")
 
@@ -269,40 +313,44 @@ class _Exchange:
             )
         ):
             when = self.when + options
-            for link, time in links.items():
-                v.model.add(whole >= count * self.latency + time, when, family="exchange")
+            latency = count * self.latency
+            v.model.add(whole >= latency + nic, when, family="exchange")
+            for link, queue in queues.items():
+                halves = nic + queue.twice_after_half
+                v.model.add(whole >= latency + queue.whole, when, family="exchange")
+                v.model.add(2 * whole >= 2 * latency + halves, when, family="exchange")
                 for protocol in v.dp_protocol[link]:
                     v.model.add(
-                        tail >= count * self.latency + v.co.mib(link, protocol).us(mib),
+                        tail >= latency + v.co.mib(link, protocol).us(mib),
                         when + v.literal(v.dp_protocol[link], protocol),
                         family="exchange",
                     )
 
-    def nic_rows(self, whole: Variable) -> None:
-        """The exchange takes no less than the NICs of a hosting site need."""
-        v = self.v
-        name = "reduce_nic" if self.quantity == "gradient" else "gather_nic"
-        for g, class_host in v.class_host[self.s].items():
-            for (count, units), options in v.option_groups(
-                lambda o, g=g: (  # type: ignore[misc]
-                    getattr(self._costs(o), f"{self.quantity}_latencies"),
-                    getattr(v.co.sync(g, o, self.sync, self.hosts), name),
-                )
+
+def _nic_rows(v: PlainVariables, s: int, quantity: str, nic: Variable) -> None:
+    """The NICs of a hosting site send what the stage exchanges."""
+    name = "reduce_nic" if quantity == "gradient" else "gather_nic"
+    for sync, n in product(v.sync, range(2, v.num_sites + 1)):
+        case = v.literal(v.sync, sync) + ([] if v.num_sites == 2 else [v.hosts[s][n]])
+        for g, class_host in v.class_host[s].items():
+            for units, options in v.option_groups(
+                lambda o, g=g, sync=sync, n=n: getattr(v.co.sync(g, o, sync, n), name)  # type: ignore[misc]
             ):
-                if any(units):
-                    for members in v.chunk_maps().values():
-                        counts = stage_units(v, v.devices(members[0]), self.s)
-                        v.model.add(
-                            whole >= count * self.latency + weighted(counts, units),
-                            [*self.when, class_host, *options, *v.schedule_literal(members)],
-                            family="exchange",
-                        )
+                for members in v.chunk_maps().values() if any(units) else ():
+                    counts = stage_units(v, v.devices(members[0]), s)
+                    when = [*case, class_host, *options, *v.schedule_literal(members)]
+                    v.model.add(nic >= weighted(counts, units), when, family="exchange")
 
 
 def _stage_sync(
-    v: PlainVariables, s: int, quantity: str, between: Variable | None, tail: Variable | None
+    v: PlainVariables,
+    s: int,
+    quantity: str,
+    between: Variable | None,
+    tail: Variable | None,
+    optimizer: Linear | int,
 ) -> None:
-    """``start`` (parameters) or ``end`` (gradients, optimizer) of one stage."""
+    """``start`` (parameters) or ``end`` (gradients, then ``optimizer``) of one stage."""
     model = v.model
     gradient = quantity == "gradient"
     key = Duration("end" if gradient else "start", s)
@@ -310,10 +358,6 @@ def _stage_sync(
     time = v.duration[key]
     inside = model.integer(f"{quantity}_inside_{s}", 0, v.sync_limit)
     inside_tail = model.integer(f"{quantity}_inside_tail_{s}", 0, v.sync_limit)
-    optimizer: Linear | int = 0
-    if gradient:
-        optimizer = model.integer(f"optimizer_{s}", 0, v.sync_limit)
-        _optimizer_rows(v, s, optimizer)
     exposed = model.integer(f"{quantity}_exposed_{s}", 0, v.sync_limit)
     exposed_tail = model.integer(f"{quantity}_exposed_tail_{s}", 0, v.sync_limit)
     _inside_rows(v, s, gradient, inside, inside_tail)
@@ -339,6 +383,28 @@ def _stage_sync(
 
 def _when(v: PlainVariables, options: list[Option]) -> list[Variable]:
     return [] if len(options) == len(v.option) else [v.any_of([v.option[o] for o in options])]
+
+
+def _optimizer_steps(v: PlainVariables) -> list[Variable]:
+    """Optimizer step after the reductions of every stage.
+
+    Where several sites host a stage, stages before it exchange after it, so theirs count too.
+    """
+    steps: list[Variable] = []
+    longest: Variable | None = None
+    for s in range(v.pp):
+        step = v.model.integer(f"optimizer_{s}", 0, v.sync_limit)
+        steps.append(step)
+        _optimizer_rows(v, s, step)
+        spread = [literal for n, literal in v.hosts[s].items() if n > 1]
+        if not spread:
+            continue
+        before, longest = longest, v.model.integer(f"optimizer_up_to_{s}", 0, v.sync_limit)
+        v.model.add(longest >= step, family="optimizer")
+        if before is not None:
+            v.model.add(longest >= before, family="optimizer")
+            v.model.add(step >= before, [v.any_of(spread)], family="optimizer")
+    return steps
 
 
 def _optimizer_rows(v: PlainVariables, s: int, optimizer: Variable) -> None:

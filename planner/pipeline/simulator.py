@@ -21,6 +21,11 @@ A team's part of it begins when all cells of the team are ready: a task on the n
 first come first served, and exchanges with other teams over the links, after that task
 (``sequential``) or beside it.  An exchange goes out in pieces, the next one when the first hop has
 served the one before, so that several senders take turns on a link.
+
+**Priorities.**  Transfers of the pipeline never wait for exchanges: a link suspends a piece that it
+serves while transfers pass, packet by packet, and goes on with it afterwards.  Among the pieces
+that wait for a link it serves those of the least ``rank`` first, of equal rank first come first
+served; it does not suspend a piece for another one.
 """
 
 from __future__ import annotations
@@ -116,10 +121,14 @@ class Part(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """A collective of one stage; it is there when all parts are done."""
+    """A collective of one stage; it is there when all parts are done.
+
+    Links serve the exchanges of a smaller ``rank`` first.
+    """
 
     parts: tuple[Part, ...]
     sequential: bool
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -230,6 +239,31 @@ def simulate_scenario(scenario: Scenario, *, record: bool = False) -> Run:
     return _Simulator(scenario, record).run()
 
 
+@dataclass(eq=False, slots=True)
+class _Piece:
+    """A piece of an exchange on its way.
+
+    ``open_hops`` hops have not served it yet; ``arrival`` is the latest arrival that the others
+    allow; ``follow`` sends the next piece, None for the last one of its exchange.
+    """
+
+    bucket: int
+    route: Route
+    open_hops: int
+    follow: Callable[[int], object] | None
+    arrival: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Service:
+    """A piece that a link serves, for the last time from ``since`` on, until ``end``."""
+
+    piece: _Piece
+    hop: int
+    since: int
+    end: int
+
+
 class _Simulator:
     """State of one simulation."""
 
@@ -241,6 +275,9 @@ class _Simulator:
         self.calls: dict[int, Callable[[int], object]] = {}
         self.next_call = len(cells)
         self.free = [0] * scenario.links
+        self.serving: list[_Service | None] = [None] * scenario.links
+        self.queues: dict[int, list[tuple[int, int, _Piece, int]]] = {}
+        self.next_piece = 0
         self.transfer_busy = [0] * scenario.links
         self.exchange_busy = [0] * scenario.links
         self.occupations: list[Occupation] = []
@@ -410,22 +447,67 @@ class _Simulator:
             else:
                 self._at(now, call)
 
-    def _exchange(self, bucket: int, exchange: Exchange, piece: int, now: int) -> None:
+    def _exchange(self, bucket: int, exchange: Exchange, number: int, now: int) -> None:
         """Send one piece; the next follows when the first hop has served this one."""
         pieces = exchange.pieces
         route = tuple(
-            Hop(link, service * (piece + 1) // pieces - service * piece // pieces, latency)
+            Hop(link, service * (number + 1) // pieces - service * number // pieces, latency)
             for link, service, latency in exchange.route
         )
-        if piece + 1 == pieces:
-            self._pass(route, 0, 0, partial(self._count_at, bucket), -1, bucket, now)
-            return
-        begin = self._pass(route, 0, 0, _ignore, -1, bucket, now)
-        follow = partial(self._exchange, bucket, exchange, piece + 1)
-        self._at(begin + route[0].service, follow)
+        last = number + 1 == pieces
+        follow = None if last else partial(self._exchange, bucket, exchange, number + 1)
+        self._queue(_Piece(bucket, route, len(route), follow), 0, now)
 
-    def _count_at(self, bucket: int, arrival: int) -> None:
-        self._at(arrival, partial(self._count, bucket))
+    def _queue(self, piece: _Piece, hop: int, now: int) -> None:
+        """The head of a piece has come to a hop."""
+        link = piece.route[hop].link
+        queue = self.queues.setdefault(link, [])
+        rank = self.scenario.buckets[piece.bucket].rank
+        heappush(queue, (rank, self.next_piece, piece, hop))
+        self.next_piece += 1
+        if self.serving[link] is None and len(queue) == 1:
+            self._serve(link, now)
+
+    def _serve(self, link: int, now: int) -> None:
+        """Begin with the piece that is next, once all transfers have passed."""
+        if self.free[link] > now:
+            self._at(self.free[link], partial(self._serve, link))
+            return
+        _, _, piece, hop = heappop(self.queues[link])
+        _, service, latency = piece.route[hop]
+        self.exchange_busy[link] += service
+        self.serving[link] = current = _Service(piece, hop, now, now + service)
+        self._at(current.end, partial(self._served, link, current))
+        if hop + 1 < len(piece.route):
+            self._at(now + latency, partial(self._queue, piece, hop + 1))
+
+    def _suspend(self, link: int, current: _Service, service: int, now: int) -> None:
+        """Transfers that the link has just taken on go before the piece that it serves."""
+        self._record_service(link, current, now)
+        current.since = self.free[link]
+        current.end += service
+
+    def _record_service(self, link: int, current: _Service, until: int) -> None:
+        if self.record and current.since < until:
+            bucket = current.piece.bucket
+            self.occupations.append(Occupation(link, current.since, until, -1, bucket))
+
+    def _served(self, link: int, current: _Service, now: int) -> None:
+        """A link is done with a piece, unless transfers have come in between."""
+        if current.end > now:
+            self._at(current.end, partial(self._served, link, current))
+            return
+        self._record_service(link, current, now)
+        piece, hop = current.piece, current.hop
+        piece.arrival = max(piece.arrival, now + sum(h.latency for h in piece.route[hop:]))
+        piece.open_hops -= 1
+        if hop == 0 and piece.follow is not None:
+            piece.follow(now)
+        if piece.open_hops == 0 and piece.follow is None:
+            self._at(piece.arrival, partial(self._count, piece.bucket))
+        self.serving[link] = None
+        if self.queues[link]:
+            self._serve(link, now)
 
     def _count(self, bucket: int, now: int) -> None:
         """One task of a bucket is done; with the last one the bucket is there."""
@@ -448,6 +530,9 @@ class _Simulator:
             end = begin + service
             self.free[link] = end
             self.transfer_busy[link] += service
+            current = self.serving[link]
+            if current is not None:
+                self._suspend(link, current, service, now)
             if self.record:
                 self.occupations.append(Occupation(link, begin, end, cell, position))
             self._deliver(slot, blocked, end + latency)
@@ -464,37 +549,31 @@ class _Simulator:
         arrival: int,
         deliver: Callable[[int], None],
         cell: int,
-        number: int,
+        position: int,
         now: int,
-    ) -> int:
-        """Let a head that is at hop ``index`` go on; ``arrival`` is when the hops before allow it.
-
-        Returns
-        -------
-        int
-            When the hop began to serve it.
-        """
-        first = -1
+    ) -> None:
+        """Let a head at hop ``index`` go on; ``arrival`` is when the hops before allow it."""
         while True:
             link, service, latency = route[index]
             begin = max(now, self.free[link])
-            self.free[link] = begin + service
-            if first < 0:
-                first = begin
-            busy = self.exchange_busy if cell < 0 else self.transfer_busy
-            busy[link] += service
+            end = begin + service
+            self.free[link] = end
+            self.transfer_busy[link] += service
+            current = self.serving[link]
+            if current is not None:
+                self._suspend(link, current, service, now)
             if self.record and service:
-                self.occupations.append(Occupation(link, begin, begin + service, cell, number))
-            arrival = max(arrival, begin + service) + latency
+                self.occupations.append(Occupation(link, begin, end, cell, position))
+            arrival = max(arrival, end) + latency
             index += 1
             if index == len(route):
                 deliver(arrival)
-                return first
+                return
             head = begin + latency
             if head > now:
-                call = partial(self._pass, route, index, arrival, deliver, cell, number)
+                call = partial(self._pass, route, index, arrival, deliver, cell, position)
                 self._at(head, call)
-                return first
+                return
 
     def _deliver(self, slot: int, blocked: int, arrival: int) -> None:
         """Note when an input comes; wake the cell that waits for it and the one that sent it."""
@@ -536,10 +615,6 @@ class _Simulator:
             occupations=self.occupations,
             team_tasks=self.team_tasks,
         )
-
-
-def _ignore(_arrival: int) -> None:
-    """Nothing depends on the arrival of a piece that is not the last."""
 
 
 def _checked(order: Sequence[Op]) -> Sequence[Op]:

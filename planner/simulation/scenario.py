@@ -9,6 +9,9 @@ independent of the time model:
   it carries the load of the replicas of its own strand, and shares links with whatever else comes.
 - Every layer is a bucket of the synchronisation where it is overlapped, the whole stage is one
   where it is not.  Buckets of all stages share the links with each other and with the transfers.
+- Transfers have priority over the synchronisation.  Of the exchanges those of the stages that need
+  their parameters first, and whose gradients are complete first, go first: stage 0 first with
+  parameters, the last stage first with gradients.
 - With overlap the parameters are gathered in the order of the chunks, and a layer of the first
   forward waits for its own; the gradients of a layer are reduced when its last backward has run.
 - Where shard groups span sites, ``zero2`` and ``zero3`` exchange in every microbatch; as in the
@@ -379,7 +382,8 @@ class _Synchronisation:
                     exchanges,
                 )
             )
-        return Bucket(tuple(parts), sync[0].sequential)
+        rank = plan.pp - 1 - stage if gradient else stage
+        return Bucket(tuple(parts), sync[0].sequential, rank)
 
     def _exchange(
         self, stage: int, pair: tuple[int, int], nic: int, mib: int, times: int, layers: int

@@ -7,10 +7,11 @@ from functools import lru_cache
 
 import pytest
 
+from formulations.algebra import linear_sum
 from formulations.cuts import CutPool
 from formulations.plain import PlainModel, build_plain
 from planner.backends import Engine, EnginePool, SolveStatus
-from planner.check import memory_of_layout
+from planner.check import durations_of_layout, memory_of_layout
 from planner.choices import CaseChoices
 from planner.instance.schema import Instance
 from planner.layout import Layout
@@ -192,6 +193,44 @@ def test_replicas_share_a_link(engine: Engine) -> None:
         slots.append(slot)
     assert slots[1] == pytest.approx(2 * slots[0], abs=2)
     assert slots[2] == pytest.approx(4 * slots[0], abs=4)
+
+
+@pytest.mark.parametrize("sync", ["hierarchical", "flat"])
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("gbps", [1, 300, 1500])
+def test_exchanges_of_the_stages_queue_as_in_the_checker(
+    sync: str, overlap: bool, gbps: float, engine: Engine
+) -> None:
+    """One plan: the least times of every stage are those that the checker computes."""
+    instance = two_sites(
+        (3, 3),
+        gbps=gbps,
+        placement_kind="dp-out",
+        schedule="1f1b",
+        sync=sync,
+        overlap=overlap,
+        recompute="none",
+        sharding="ddp",
+        extra_warmup=0,
+        protocols="tcp_bbr",
+        fixed_layers_per_stage=[1, 2, 1],
+    )
+    degrees = (1, 1, 1, 1, 3, 1, 1, 2, 1)
+    model, layout = built(instance, degrees), solved(engine, instance, degrees)
+    v = model.variables
+    durations = durations_of_layout(v.problem, v.co, layout)
+    ops = [Duration(kind, k) for kind in ("F", "B") for k in range(3)]
+    ends = [Duration(kind, s) for kind in ("start", "end") for s in range(3)]
+    model.model.minimize(
+        linear_sum([2 * v.duration[key] for key in ops] + [v.duration[key] for key in ends])
+    )
+    result = engine.solve(model.model)
+    assert result.status is SolveStatus.OPTIMAL and result.values is not None
+    for key in ops + ends:
+        assert result.values[v.duration[key].index] == durations[key], key
+    if gbps == 1:
+        queue = [durations[Duration("end", s)] for s in range(3)]
+        assert queue[2] > queue[1] > queue[0]
 
 
 def test_memory_is_exact_to_the_mebibyte(engine: Engine) -> None:

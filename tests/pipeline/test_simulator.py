@@ -173,6 +173,44 @@ def test_exchanges_take_turns_on_a_link() -> None:
         assert run.exchange_busy == [40, 40, 80]
 
 
+def test_transfers_suspend_an_exchange() -> None:
+    """100 ticks of exchange from the start; transfers of 10 ticks pass at once at 30 and 60."""
+    orders = [[Op("F", k, n) for n in range(2)] for k in range(2)]
+    send = Send(1, (Hop(0, 10, 3),))
+    cells = [Cell(0, {("F", 0): 30}, {("F", 0): send}), Cell(1, {("F", 1): 1}, last=(0,))]
+    bucket = Bucket((Part(0, 0, 0, 0, (Exchange((Hop(0, 100, 5),), 1),)),), False)
+    run = simulate_scenario(Scenario(orders, cells, 1, [bucket], [0, 0]), record=True)
+    assert run.arrived[1] == [30 + 10 + 3, 60 + 10 + 3]
+    assert run.buckets == [100 + 2 * 10 + 5]
+    served = sorted((o.begin, o.end, o.cell) for o in run.occupations)
+    assert served == [(0, 30, -1), (30, 40, 0), (40, 60, -1), (60, 70, 0), (70, 120, -1)]
+    assert (run.transfer_busy, run.exchange_busy) == ([20], [100])
+
+
+def test_an_exchange_begins_when_the_transfers_have_passed() -> None:
+    """The reduction is ready when its own op's transfer begins; its piece goes after that one."""
+    orders = [[Op("F", 0, 0)], [Op("F", 1, 0)]]
+    send = Send(1, (Hop(0, 10, 0),))
+    bucket = Bucket((Part(0, 1, 0, 0, (Exchange((Hop(0, 7, 1), Hop(1, 9, 0)), 1),)),), False)
+    cells = [
+        Cell(0, {("F", 0): 30}, {("F", 0): send}, readies={0: (Step(0, 30),)}, last=(0,)),
+        Cell(1, {("F", 1): 1}),
+    ]
+    run = simulate_scenario(Scenario(orders, cells, 2, [bucket], [0, 1]))
+    assert run.buckets == [30 + 10 + 1 + 9]
+
+
+def test_links_serve_the_least_rank_first() -> None:
+    """The piece that comes first is served, then those that wait by rank."""
+    buckets = [
+        Bucket((Part(0, 0, 0, 0, (Exchange((Hop(0, 10, 0),), 1),)),), False, rank)
+        for rank in (3, 2, 1, 2)
+    ]
+    cell = Cell(0, {("F", 0): 0}, last=(0, 1, 2, 3))
+    run = simulate_scenario(Scenario([[Op("F", 0, 0)]], [cell], 1, buckets, [0]))
+    assert run.buckets == [10, 30, 20, 40]
+
+
 def test_a_bucket_waits_for_every_cell_of_its_team() -> None:
     orders = [[Op("F", 0, 0), Op("B", 0, 0)]]
     cells = [

@@ -7,9 +7,15 @@ from itertools import islice
 import pytest
 
 import planner
-from planner.check import check_plan, memory_of_layout, time_of_layout
+from planner.check import (
+    check_plan,
+    durations_of_layout,
+    memory_of_layout,
+    time_of_layout,
+)
 from planner.cost.coefficients import case_coefficients
-from planner.legality import RefusedPlanError
+from planner.legality import RefusedPlanError, layout_violations
+from planner.pipeline.event_graph import Duration
 from planner.pipeline.schedules import SCHEDULES
 from planner.problem import Problem
 from planner.simulation import simulate as module
@@ -124,14 +130,30 @@ def test_overlap_never_costs_time_and_hides_gradients() -> None:
     assert hidden.breakdown_s["compute"] == plain.breakdown_s["compute"]
 
 
-def test_early_stages_synchronise_while_late_ones_still_compute() -> None:
-    """The last stage of 1F1B ends first; Z lets every stage wait for the exchange of all."""
+def test_the_exchange_of_a_stage_is_followed_by_those_of_the_stages_before_it() -> None:
+    """Stage 3 ends first and then all four exchanges follow; stage 0 only waits for its own."""
     instance = job(gbps=5.0)
-    rows = [{"a": 2, "b": 2}] * 4
-    found = simulate(instance, plan(rows))
-    assert found.declared_us > found.time_us
-    total = sum(link.synchronisation_s for link in found.links) / 2
-    assert found.time_s > total
+    chosen = plan([{"a": 2, "b": 2}] * 4)
+    problem = Problem(instance)
+    _, layout = layout_violations(problem, chosen)
+    assert layout is not None
+    co = case_coefficients(problem, layout.degrees)
+    costs = co.exchange(layout.option, "hierarchical", 2)
+    rate = co.mib(0, "dedicated")
+    durations = durations_of_layout(problem, co, layout)
+    layer, embedding, head = costs.gradient
+    mib = [embedding + 2 * layer, 2 * layer, 2 * layer, 2 * layer + head]
+    sync = co.sync(0, layout.option, "hierarchical", 2)
+    optimizer = co.optimizer(0, layout.option)
+    for s, own in enumerate([(2, 1, 0), (2, 0, 0), (2, 0, 0), (2, 0, 1)]):
+        inside = sum(n * c for n, c in zip(own, sync.reduce, strict=True)) + sync.reduce_latency
+        queue = rate.us(sum(mib[: s + 1])) + costs.gradient_latencies * co.latency(0, "dedicated")
+        step = 2 * optimizer[0] + optimizer[1]
+        assert durations[Duration("end", s)] == inside + queue + max(
+            step, (2 * optimizer[0] + optimizer[2]) * (s == 3)
+        )
+    found = simulate(instance, chosen)
+    assert found.model_error == pytest.approx(0, abs=2e-3)
 
 
 def test_the_network_matters_where_traffic_crosses_it() -> None:
