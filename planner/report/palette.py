@@ -8,8 +8,8 @@ nothing rests on colour alone.
 from __future__ import annotations
 
 COLOURS = (
-    *("#56b4e9", "#e69f00", "#009e73", "#f0e442"),
-    *("#cc79a7", "#d55e00", "#0072b2", "#999999"),
+    *("#56b4e9", "#e69f00", "#009e73", "#cc79a7"),
+    *("#d55e00", "#0072b2", "#f0e442", "#999999"),
 )
 HATCHES = ("", "//", "..", "\\\\", "xx", "--", "oo", "||")
 """Patterns in the notation of matplotlib."""

@@ -26,7 +26,7 @@ MOST_BARS = 8
 MOST_LABELS = 6
 """More links than this have their number alone."""
 STRIP = 128
-CHARACTER = 6.6
+CHARACTER = 7.2
 MARGIN = 16
 
 
@@ -83,7 +83,7 @@ def draw_cluster(
     runs = list(stage_runs(columns)) if any(site.replicas for site in sites) else []
     dots = len(sites) > MOST_CARDS
     size = (28.0, 28.0) if dots else (float(CARD), _card_height(runs))
-    drawing = _arrange([site.name for site in sites], hubs, size, links)
+    drawing = _arrange([site.name for site in sites], hubs, size)
     parts = [*_links(drawing, links)]
     for hub in hubs:
         parts += _hub(hub, drawing.centres[hub])
@@ -134,7 +134,6 @@ def _arrange(
     names: Sequence[str],
     hubs: Sequence[str],
     size: tuple[float, float],
-    links: Sequence[LinkTraffic],
 ) -> _Drawing:
     """Sites on an ellipse that is as small as keeps them apart, hubs inside it."""
     w, h = size
@@ -143,18 +142,18 @@ def _arrange(
     if count == 1:
         radii = (0.0, 0.0)
     elif count == 2:
-        radii = ((w + 260) / 2, 0.0)
+        radii = ((w + 280) / 2, 0.0)
     else:
-        radii = (w / 2 + 150.0, h / 2 + 60.0)
+        radii = (w / 2 + 170.0, h / 2 + 90.0)
         while _collide(_ring(count, radii), size, air):
             radii = (radii[0] * 1.04 if radii[0] < 420 else radii[0] * 1.01, radii[1] * 1.06)
     ring = _ring(count, radii)
     label = 60 if w < 100 else 0
-    width = 2 * (radii[0] + w / 2 + MARGIN + label)
-    height = 2 * (radii[1] + h / 2 + MARGIN + label / 2)
-    if count == 2 and hubs:
-        height = max(height, 120.0)
-    centre = (width / 2, height / 2)
+    across, down = [x for x, _ in ring], [y for _, y in ring]
+    edge = (w / 2 + MARGIN + label, h / 2 + MARGIN + label / 2)
+    width = max(across) - min(across) + 2 * edge[0]
+    height = max(max(down) - min(down) + 2 * edge[1], 120.0 if hubs else 0.0)
+    centre = (edge[0] - min(across), (height - max(down) - min(down)) / 2)
     inner = _ring(len(hubs), (radii[0] * 0.45, radii[1] * 0.45)) if len(hubs) > 1 else [(0.0, 0.0)]
     spots = dict(zip(names, ring, strict=True)) | dict(zip(hubs, inner, strict=False))
     centres = {name: (centre[0] + x, centre[1] + y) for name, (x, y) in spots.items()}
@@ -256,7 +255,7 @@ def _place(
     """A spot on the line where the words, or else the number alone, cover nothing."""
     options = [lines, []] if lines else [[]]
     for words in options:
-        w = 30 + CHARACTER * max(map(len, words)) if words else 22.0
+        w = 34 + CHARACTER * max(map(len, words)) if words else 22.0
         h = 10 + 16.0 * len(words) if words else 22.0
         for t in (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74):
             x, y = start[0] + (end[0] - start[0]) * t, start[1] + (end[1] - start[1]) * t

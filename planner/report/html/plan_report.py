@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 from planner.cost.model_size import active_parameters, total_parameters
 from planner.instance.schema import Instance
-from planner.layout import Layout
 from planner.legality import layout_violations
 from planner.plan import Plan
 from planner.problem import Problem
@@ -22,6 +21,7 @@ from planner.report.html.cluster import (
     is_drawn_as_dots,
     site_letters,
 )
+from planner.report.html.explanation import ExplanationTables
 from planner.report.html.page import render_page
 from planner.report.html.plan_source import PlanSource, SolveDocument
 from planner.report.html.traffic import LinkTraffic, link_traffic
@@ -110,7 +110,7 @@ class Timeline:
     reason: str
 
 
-def plan_report(source: PlanSource, explanation: Mapping[str, Any] | None = None) -> str:
+def plan_report(source: PlanSource, explanation: ExplanationTables | None = None) -> str:
     """Return the page of a plan.
 
     Parameters
@@ -118,7 +118,7 @@ def plan_report(source: PlanSource, explanation: Mapping[str, Any] | None = None
     source
         The plan, its instance, and the solve document where there is one.
     explanation
-        What ``planner explain --json`` says of the plan; None = the page has no such table.
+        Why this plan; None = the page has no such tables.
     """
     instance = source.instance
     problem = Problem(instance)
@@ -154,7 +154,7 @@ def plan_report(source: PlanSource, explanation: Mapping[str, Any] | None = None
 def _headline(source: PlanSource) -> str:
     if source.document is None:
         return "a plan given by hand; the checker accepts it"
-    return HEADLINES.get(source.document.status, source.document.status)
+    return HEADLINES.get(source.document.status, "")
 
 
 def _tiles(source: PlanSource, simulation: Simulation | None) -> list[Tile]:
@@ -197,8 +197,7 @@ def _job(instance: Instance) -> dict[str, str]:
         "model": f"{model.name}: {size}, {model.num_layers} layers",
         "batch": f"{training.global_batch_size:,} sequences of "
         f"{training.sequence_length:,} tokens, {training.precision}",
-        "cluster": f"{counted}, "
-        + ", ".join(f"{count:,} {name}" for name, count in gpus.items()),
+        "cluster": f"{counted}, " + ", ".join(f"{count:,} {name}" for name, count in gpus.items()),
     }
     return ({"about": instance.description} if instance.description else {}) | pairs
 

@@ -109,7 +109,7 @@ def plan_source(document: Any, instance: Instance | None = None) -> PlanSource:
     Parameters
     ----------
     document
-        The parsed JSON.
+        The parsed JSON; also a point of a sweep, which holds its document as ``solve``.
     instance
         The instance; None = the one in the ``provenance`` of the document.
 
@@ -123,6 +123,8 @@ def plan_source(document: Any, instance: Instance | None = None) -> PlanSource:
     """
     if not isinstance(document, Mapping):
         raise InputError("plan", "a JSON object is needed")
+    if isinstance(document.get("solve"), Mapping):
+        document = document["solve"]
     solved = _document(document) if "status" in document else None
     job = instance if instance is not None else _instance(solved)
     has_plan = solved is None or solved.plan is not None

@@ -12,7 +12,7 @@ def front(rows: Iterable[SweepRow]) -> list[SweepRow]:
     known = [
         (gpus, row.time_s, i, row)
         for i, row in enumerate(rows)
-        if row.time_s is not None and isinstance(gpus := row.values.get("plan_gpus_used"), int)
+        if row.time_s is not None and (gpus := row.gpus) is not None
     ]
     kept: list[SweepRow] = []
     best = float("inf")

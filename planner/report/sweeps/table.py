@@ -1,4 +1,4 @@
-"""The table of a sweep folder (see ``docs/sweeps.md``), with the places of its points on the axes."""
+"""The table of a sweep folder (see ``docs/sweeps.md``), with the place of every point."""
 
 from __future__ import annotations
 
@@ -27,12 +27,16 @@ INTEGERS = frozenset(
     )
 )
 FLOATS = frozenset(
-    ("iteration_time_s", "lower_bound_s", "gap", "simulated_time_s", "tokens_per_s", "mfu")
-    + ("memory_peak_bytes", "memory_limit_bytes", "run_wall_time_s")
+    (
+        *("iteration_time_s", "lower_bound_s", "gap", "simulated_time_s", "tokens_per_s", "mfu"),
+        *("memory_peak_bytes", "memory_limit_bytes", "run_wall_time_s"),
+    )
 )
 TEXTS = frozenset(
-    ("status", "reason", "plan_schedule", "plan_sharding", "plan_sync", "plan_recompute")
-    + ("plan_placement_kind", "plan_protocols_used", "key")
+    (
+        *("status", "reason", "plan_schedule", "plan_sharding", "plan_sync", "plan_recompute"),
+        *("plan_placement_kind", "plan_protocols_used"),
+    )
 )
 NEEDED = ("point", "variant", "status", "iteration_time_s", "lower_bound_s")
 
@@ -125,6 +129,12 @@ class SweepRow:
         value = self.values["lower_bound_s"]
         return value if isinstance(value, float) else None
 
+    @property
+    def gpus(self) -> int | None:
+        """GPUs that the plan uses."""
+        value = self.values.get("plan_gpus_used")
+        return value if isinstance(value, int) else None
+
     def text(self, column: str) -> str:
         """A column as text, empty where it has no value."""
         value = self.values.get(column)
@@ -181,7 +191,10 @@ def read_sweep(folder: Path) -> SweepTable:
     text = read_text(folder / "results.csv", largest=LARGEST_TABLE)
     records = list(_records(text, path, [axis.name for axis in axes]))
     places = [
-        tuple(_position(record, axis, given, path) for axis, given in zip(axes, described.axes, strict=True))
+        tuple(
+            _position(record, axis, given, path)
+            for axis, given in zip(axes, described.axes, strict=True)
+        )
         for record in records
     ]
     groups = _zipped(axes, places)

@@ -46,9 +46,7 @@ class Winner(NamedTuple):
         """By how much more time the rival needs, as a fraction of the winner's time."""
         if self.rival is None:
             return None
-        best, second = self.row.time_s, self.rival.time_s
-        assert best is not None and second is not None
-        return (second - best) / best
+        return _time(self.rival) / _time(self.row) - 1
 
 
 def label_of(row: SweepRow, category: str) -> str:
@@ -86,7 +84,9 @@ def winners(table: SweepTable, category: str) -> list[Winner]:
         label = label_of(best, category)
         rival = next((row for row in ranked if label_of(row, category) != label), None)
         proven = all(
-            _excluded(row, _time(best)) for row in rows if not (row is best and category == "variant")
+            _excluded(row, _time(best))
+            for row in rows
+            if not (row is best and category == "variant")
         )
         found.append(Winner(place, label, best, rival, proven))
     return found

@@ -3,11 +3,13 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const FIRST = 2; // a row: place, variant, then the columns
   const STATUS = FIRST, TIME = FIRST + 1, BOUND = FIRST + 2, GPUS = FIRST + 6;
+  const ROWS = 50; // of the table at first
   const NS = "http://www.w3.org/2000/svg";
   const { dimensions, variants, rows, categories, columns, colours, dashes } = data;
   const sizes = dimensions.map((d) => d.labels.length);
   const open = sizes.map((n, i) => [n, i]).filter(([n]) => n > 1).map(([, i]) => i);
 
+  const redraws = [];
   // --- elements -------------------------------------------------------------------------------
   const node = (name, attributes = {}, text = null) => {
     const found = document.createElement(name);
@@ -155,10 +157,10 @@
       const present = category.labels.map((_, i) => cells.filter((c) => c.label === i).length);
       const xs = dimensions[state.x].labels, ys = state.y < 0 ? [""] : dimensions[state.y].labels;
       const left = state.y < 0 ? 12 : 34 + 7.2 * Math.max(...ys.map((y) => Math.min(y.length, 22)));
-      const w = Math.max(26, Math.min(110, (1120 - left) / xs.length)), h = Math.max(22, Math.min(64, 520 / ys.length));
+      const w = Math.max(26, Math.min(110, (box.clientWidth - left - 12) / xs.length)), h = Math.max(22, Math.min(64, 520 / ys.length));
       const tilt = xs.some((x) => x.length * 7.2 > w - 4);
       const foot = tilt ? 30 + 5.2 * Math.max(...xs.map((x) => Math.min(x.length, 22))) : 44;
-      const width = left + w * xs.length + (tilt ? 30 : 12), height = 26 + h * ys.length + foot;
+      const width = left + w * xs.length + (tilt ? 30 : 8), height = 26 + h * ys.length + foot;
       const svg = chart(box, width, height, `Phase diagram: ${category.title} with the shortest iteration`);
       definePatterns(svg, "p");
       if (state.y >= 0) svg.append(shape("text", { x: 4, y: 14, class: "soft" }, `${dimensions[state.y].title} ↑`));
@@ -204,6 +206,7 @@
       }));
     };
     draw();
+    redraws.push(draw);
   };
   const cut = (text) => (text.length > 22 ? `${text.slice(0, 21)}…` : text);
 
@@ -229,8 +232,9 @@
     return found;
   };
   const plain = (v) => Number(v.toPrecision(6)).toLocaleString("en", { maximumSignificantDigits: 6 });
-  const W = 760, H = 380, LEFT = 70, RIGHT = 20, TOP = 14, BOTTOM = 52;
-  const timeAxis = (svg, low, high) => {
+  const H = 380, LEFT = 62, RIGHT = 12, TOP = 14, BOTTOM = 52;
+  const widthOf = (box) => Math.max(320, Math.min(860, box.clientWidth));
+  const timeAxis = (svg, W, low, high) => {
     const pad = (high - low) * 0.06 || high * 0.1 || 1;
     const y = { low: Math.max(0, low - pad), high: high + pad };
     const at = (v) => H - BOTTOM - ((H - BOTTOM - TOP) * (v - y.low)) / (y.high - y.low);
@@ -262,9 +266,9 @@
       const used = variants.map((_, v) => v).filter((v) => chosen.some((r) => r[1] === v));
       variantLegend(legend, used);
       if (!chosen.length) { nothing(box); return; }
-      const svg = chart(box, W, H, "Iteration time of every variant");
+      const W = widthOf(box), svg = chart(box, W, H, "Iteration time of every variant");
       const lows = chosen.map((r) => (r[BOUND] === null ? r[TIME] : Math.min(r[TIME], r[BOUND])));
-      const at = timeAxis(svg, Math.min(...lows), Math.max(...chosen.map((r) => r[TIME])));
+      const at = timeAxis(svg, W, Math.min(...lows), Math.max(...chosen.map((r) => r[TIME])));
       const { numbers, labels, title } = dimensions[state.x];
       const inner = [LEFT + 30, W - RIGHT - 30];
       const ruler = numbers ? scale(numbers, ...inner) : null;
@@ -289,6 +293,7 @@
       });
     };
     draw();
+    redraws.push(draw);
   };
 
   // --- time against GPUs ----------------------------------------------------------------------
@@ -304,8 +309,8 @@
       const chosen = usable.filter((r) => inSlice(r[0], state, []));
       variantLegend(legend, variants.map((_, v) => v).filter((v) => chosen.some((r) => r[1] === v)));
       if (!chosen.length) { nothing(box); return; }
-      const svg = chart(box, W, H, "Iteration time against GPUs");
-      const at = timeAxis(svg, Math.min(...chosen.map((r) => r[TIME])), Math.max(...chosen.map((r) => r[TIME])));
+      const W = widthOf(box), svg = chart(box, W, H, "Iteration time against GPUs");
+      const at = timeAxis(svg, W, Math.min(...chosen.map((r) => r[TIME])), Math.max(...chosen.map((r) => r[TIME])));
       const ruler = scale(chosen.map((r) => r[GPUS]), LEFT + 30, W - RIGHT - 30);
       const marks = [...new Set(chosen.map((r) => r[GPUS]))].sort((a, b) => a - b);
       let last = -Infinity;
@@ -323,6 +328,7 @@
       }
     };
     draw();
+    redraws.push(draw);
   };
 
   // --- the table ------------------------------------------------------------------------------
@@ -334,7 +340,7 @@
       { title: "variant", get: (r) => variants[r[1]], text: (r) => variants[r[1]], number: false },
       ...columns.map((c, i) => ({ title: c.title, get: (r) => r[FIRST + i], text: (r) => shown(r[FIRST + i], c), number: !c.text })),
     ].filter((f) => rows.some((r) => f.text(r) !== ""));
-    const state = { by: -1, up: true, most: 200, filter: "" };
+    const state = { by: -1, up: true, most: ROWS, filter: "" };
     const compare = (a, b) => {
       const [x, y] = [a, b].map(fields[state.by].get);
       if (x === null || y === null) return (x === null) - (y === null);
@@ -367,8 +373,8 @@
       line.append(th);
     });
     head.append(line);
-    input.addEventListener("input", () => { state.filter = input.value; state.most = 200; draw(); });
-    more.addEventListener("click", () => { state.most += 1000; draw(); });
+    input.addEventListener("input", () => { state.filter = input.value; state.most = ROWS; draw(); });
+    more.addEventListener("click", () => { state.most += 10 * ROWS; draw(); });
     draw();
   };
 
@@ -376,4 +382,9 @@
   curves();
   pareto();
   table();
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth !== width) redraws.forEach((draw) => draw());
+    width = innerWidth;
+  });
 })();
