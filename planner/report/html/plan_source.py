@@ -155,7 +155,7 @@ def _document(document: Mapping[str, Any]) -> SolveDocument:
 def _instance(solved: SolveDocument | None) -> Instance:
     if solved is None or solved.provenance.instance is None:
         what = "a bare plan" if solved is None else "a document without its instance"
-        raise InputError("--instance", f"is needed: the file holds {what}")
+        raise InputError("--instance", f"needed, since the file holds {what}")
     try:
         return load_instance(solved.provenance.instance)
     except InputError as error:
