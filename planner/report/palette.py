@@ -19,7 +19,7 @@ DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2", "6 2 1 2 1 2")
 
 
 def code_of(index: int) -> str:
-    """The letter that stands in a cell of a phase diagram."""
+    """The letter of a contender in a phase diagram, or of a group of sites."""
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     head, last = divmod(index, len(letters))
     return (letters[head - 1] if head else "") + letters[last]

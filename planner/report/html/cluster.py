@@ -6,12 +6,13 @@ Colours come from the style sheet of the page (classes ``c-*``), so that they fo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
 from planner.report.html.traffic import LinkTraffic
+from planner.report.palette import code_of
 from planner.report.placement import Column, stage_runs
 from planner.report.units import bytes_text, span
 
@@ -25,7 +26,14 @@ MOST_BARS = 8
 """More runs of stages than this are drawn as thin bars without words."""
 MOST_LABELS = 6
 """More links than this have their number alone."""
+MOST_NUMBERS = 40
+"""More links than this have no number in the picture."""
 STRIP = 128
+CARD_AIR, DOT_AIR = 56, 34
+"""Least space between sites."""
+HUB_SIZE = 40
+HUB_AIR = 70
+"""Least distance of hubs."""
 CHARACTER = 7.2
 MARGIN = 16
 
@@ -83,13 +91,14 @@ def draw_cluster(
     runs = list(stage_runs(columns)) if any(site.replicas for site in sites) else []
     dots = len(sites) > MOST_CARDS
     size = (28.0, 28.0) if dots else (float(CARD), _card_height(runs))
-    drawing = _arrange([site.name for site in sites], hubs, size)
+    drawing = _arrange([site.name for site in sites], hubs, size, links)
     parts = [*_links(drawing, links)]
     for hub in hubs:
         parts += _hub(hub, drawing.centres[hub])
+    letters = {site.name: letter for letter, group in site_letters(sites) for site in group}
     for i, site in enumerate(sites):
         if dots:
-            parts += _dot(site, _letter(sites, site), drawing)
+            parts += _dot(site, letters.get(site.name, ""), drawing)
         else:
             parts += _card(site, i, runs, dp, drawing.boxes[site.name])
     body = "\n".join(parts)
@@ -106,22 +115,12 @@ def site_letters(sites: Sequence[Site]) -> list[tuple[str, list[Site]]]:
     for site in sites:
         if any(site.replicas):
             groups.setdefault(site.replicas, []).append(site)
-    return [(_name_of(i), group) for i, group in enumerate(groups.values())]
+    return [(code_of(i), group) for i, group in enumerate(groups.values())]
 
 
 def is_drawn_as_dots(sites: Sequence[Site]) -> bool:
     """Whether the sites are too many to be drawn with their stages."""
     return len(sites) > MOST_CARDS
-
-
-def _name_of(index: int) -> str:
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    head, last = divmod(index, len(letters))
-    return (letters[head - 1] if head else "") + letters[last]
-
-
-def _letter(sites: Sequence[Site], site: Site) -> str:
-    return next((letter for letter, group in site_letters(sites) if site in group), "")
 
 
 def _card_height(runs: Sequence[tuple[int, int, tuple[int, ...]]]) -> float:
@@ -134,31 +133,75 @@ def _arrange(
     names: Sequence[str],
     hubs: Sequence[str],
     size: tuple[float, float],
+    links: Sequence[LinkTraffic],
 ) -> _Drawing:
     """Sites on an ellipse that is as small as keeps them apart, hubs inside it."""
     w, h = size
-    count = len(names)
-    air = 56 if w > 100 else 34
-    if count == 1:
-        radii = (0.0, 0.0)
-    elif count == 2:
-        radii = ((w + 280) / 2, 0.0)
-    else:
-        radii = (w / 2 + 170.0, h / 2 + 90.0)
-        while _collide(_ring(count, radii), size, air):
-            radii = (radii[0] * 1.04 if radii[0] < 420 else radii[0] * 1.01, radii[1] * 1.06)
-    ring = _ring(count, radii)
-    label = 60 if w < 100 else 0
-    across, down = [x for x, _ in ring], [y for _, y in ring]
+    dots = w < CARD
+    names = _by_hub(names, hubs, links) if len(hubs) > 1 else names
+    reach = max(200.0, len(names) * (w + DOT_AIR) / (2 * math.pi))
+    radii = {1: (0.0, 0.0), 2: ((w + 280) / 2, 0.0)}.get(
+        len(names), (reach, reach) if dots else (w / 2 + 170.0, h / 2 + 90.0)
+    )
+    while True:
+        ring = dict(zip(names, _ring(len(names), radii), strict=True))
+        middles = _hub_spots(hubs, ring, radii, h, links)
+        nodes = [_around(spot, w, h) for spot in ring.values()]
+        nodes += [_around(spot, HUB_SIZE, HUB_SIZE) for spot in middles.values()]
+        if not _collide(nodes, DOT_AIR if dots else CARD_AIR, len(names)):
+            break
+        radii = (radii[0] * (1.05 if dots else 1.02), radii[1] * 1.05)
+    label = 60 if dots else 0
+    spots = ring | middles
+    across, down = ([spot[i] for spot in spots.values()] for i in (0, 1))
     edge = (w / 2 + MARGIN + label, h / 2 + MARGIN + label / 2)
     width = max(across) - min(across) + 2 * edge[0]
     height = max(max(down) - min(down) + 2 * edge[1], 120.0 if hubs else 0.0)
     centre = (edge[0] - min(across), (height - max(down) - min(down)) / 2)
-    inner = _ring(len(hubs), (radii[0] * 0.45, radii[1] * 0.45)) if len(hubs) > 1 else [(0.0, 0.0)]
-    spots = dict(zip(names, ring, strict=True)) | dict(zip(hubs, inner, strict=False))
     centres = {name: (centre[0] + x, centre[1] + y) for name, (x, y) in spots.items()}
-    boxes = {n: _Box(centres[n][0] - w / 2, centres[n][1] - h / 2, w, h) for n in names}
+    boxes = {name: _around(centres[name], w, h) for name in names}
     return _Drawing(width, height, centres, boxes)
+
+
+def _around(centre: tuple[float, float], w: float, h: float) -> _Box:
+    return _Box(centre[0] - w / 2, centre[1] - h / 2, w, h)
+
+
+def _by_hub(names: Sequence[str], hubs: Sequence[str], links: Sequence[LinkTraffic]) -> list[str]:
+    """The sites with those of one hub next to each other."""
+    first: dict[str, int] = {}
+    for link in links:
+        for site, hub in ((link.source, link.target), (link.target, link.source)):
+            if hub in hubs and site not in hubs:
+                first.setdefault(site, hubs.index(hub))
+    return sorted(names, key=lambda name: first.get(name, len(hubs)))
+
+
+def _hub_spots(
+    hubs: Sequence[str],
+    ring: Mapping[str, tuple[float, float]],
+    radii: tuple[float, float],
+    height: float,
+    links: Sequence[LinkTraffic],
+) -> dict[str, tuple[float, float]]:
+    """Hubs between the centre and their sites; evenly spread where that puts them together.
+
+    With a single site of this height they lie below it.
+    """
+    if len(ring) == 1:
+        middle = (len(hubs) - 1) / 2
+        return {hub: ((i - middle) * HUB_AIR, height / 2 + HUB_AIR) for i, hub in enumerate(hubs)}
+    pull = 0.7 if len(ring) > MOST_CARDS else 0.4
+    spots = {}
+    for hub in hubs:
+        ends = [{link.source, link.target} for link in links if hub in (link.source, link.target)]
+        near = [ring[name] for pair in ends for name in pair if name in ring]
+        mean = [sum(values) / len(near) for values in zip(*near, strict=True)] or [0.0, 0.0]
+        spots[hub] = (pull * mean[0], pull * mean[1])
+    if any(math.dist(spots[a], spots[b]) < HUB_AIR for i, a in enumerate(hubs) for b in hubs[:i]):
+        inner = (max(HUB_AIR, radii[0] * 0.4), max(HUB_AIR, radii[1] * 0.4))
+        spots = dict(zip(hubs, _ring(len(hubs), inner), strict=True))
+    return spots
 
 
 def _ring(count: int, radii: tuple[float, float]) -> list[tuple[float, float]]:
@@ -168,9 +211,11 @@ def _ring(count: int, radii: tuple[float, float]) -> list[tuple[float, float]]:
     return [(radii[0] * math.cos(a), radii[1] * math.sin(a)) for a in angles]
 
 
-def _collide(ring: Sequence[tuple[float, float]], size: tuple[float, float], air: float) -> bool:
-    boxes = [_Box(x, y, *size) for x, y in ring]
-    return any(a.meets(b, air) for i, a in enumerate(boxes) for b in boxes[:i])
+def _collide(nodes: Sequence[_Box], air: float, sites: int) -> bool:
+    """Whether nodes, the sites first, are too near each other; one site never is."""
+    return sites > 1 and any(
+        a.meets(b, air if i < sites else 4) for i, a in enumerate(nodes) for b in nodes[:i]
+    )
 
 
 def _links(drawing: _Drawing, links: Sequence[LinkTraffic]) -> Iterator[str]:
@@ -184,6 +229,8 @@ def _links(drawing: _Drawing, links: Sequence[LinkTraffic]) -> Iterator[str]:
         yield f"<g><title>{escape(_told(link))}</title>"
         yield from _strokes(link, ends[0], ends[1])
         yield "</g>"
+        if len(links) > MOST_NUMBERS:
+            continue
         lines = _label(link) if len(links) <= MOST_LABELS else []
         box, lines = _place(ends[0], ends[1], lines, taken)
         taken.append(box)
@@ -325,6 +372,10 @@ def _card(
     room = box.w - 24
     if len(runs) > MOST_BARS:
         each = STRIP / (runs[-1][1] + 1)
+        yield (
+            f'<rect class="c-lane" x="{box.x + 12:.1f}" y="{y:.1f}" width="{room:.1f}" '
+            f'height="{STRIP}" rx="2"/>'
+        )
         for first, last, replicas in runs:
             length = room * replicas[index] / dp
             stages = _stages(first, last, replicas[index])

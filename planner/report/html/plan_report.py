@@ -37,6 +37,8 @@ from planner.simulation.svg import plan_picture
 LARGEST_TIMELINE = 4 * 2**20
 """Bytes of SVG; a larger picture would make the page slow."""
 MOST_MEMORY_LINES = 128
+MOST_LINKS = 200
+"""Links in the table; of more, those that send most."""
 
 BREAKDOWN_WORDS = {
     "compute": "matrix products and kernels of forward and backward",
@@ -141,7 +143,8 @@ def plan_report(source: PlanSource, explanation: ExplanationTables | None = None
         cluster=Markup(draw_cluster(sites, hubs, links, dp)),
         letters=_letters(sites) if is_drawn_as_dots(sites) else [],
         sites=sites,
-        links=[_link_rows(link) for link in links],
+        links=[_link_rows(link) for link in _busiest(links)],
+        hidden_links=max(0, len(links) - MOST_LINKS),
         simulated=simulation is not None,
         timeline=None if layout is None else _timeline(instance, simulation),
         parts=_parts(source),
@@ -230,6 +233,14 @@ def _letters(sites: Sequence[Site]) -> list[tuple[str, str, str]]:
         stages = [f"{span(first, last)} × {n:,}" for first, last, (n,) in runs if n]
         found.append((letter, name_list([site.name for site in group]), ", ".join(stages)))
     return found
+
+
+def _busiest(links: Sequence[LinkTraffic]) -> list[LinkTraffic]:
+    """The links of the table, in the order of the instance."""
+    ranked = sorted(
+        links, key=lambda k: (-(k.sent_bytes or 0), not (k.pipeline or k.synchronisation), k.number)
+    )
+    return sorted(ranked[:MOST_LINKS], key=lambda link: link.number)
 
 
 def _link_rows(link: LinkTraffic) -> list[dict[str, str]]:
