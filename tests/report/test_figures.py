@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -49,18 +50,29 @@ def test_pictures_are_the_same_every_time(tmp_path: Path) -> None:
 
 
 def test_many_panels_go_to_several_pictures(tmp_path: Path) -> None:
-    axes = [
-        {"name": n, "values": list(range(1, size + 1))}
-        for n, size in (("x", 2), ("y", 2), ("z", 11))
-    ]
+    sizes = {"w": 3, "x": 4, "y": 4, "z": 4}
+    axes = [{"name": name, "values": list(range(size))} for name, size in sizes.items()]
     times = {
-        (i, j, k): {"dp-out": 1.0 + i, "pp-out": 2.0 - i, "free": 1.0}
-        for i in range(2)
-        for j in range(2)
-        for k in range(11)
+        place: {"dp-out": 1.0 + place[0], "pp-out": 2.0, "free": 1.0}
+        for place in product(*(range(size) for size in sizes.values()))
     }
     pages = phase_diagrams(read_sweep(write_sweep(tmp_path, axes, VARIANTS, times)), "variant")
-    assert [sum(axes.get_visible() for axes in page.axes) for page in pages] == [9, 2]
+    assert [sum(axes.get_visible() for axes in page.axes) for page in pages] == [9, 3]
+    panel = pages[0].axes[0]
+    assert (panel.get_xlabel(), panel.get_ylabel(), panel.get_title()) == ("x", "y", "z: 0\nw: 0")
+
+
+def test_small_cells_keep_colour_pattern_and_doubt(tmp_path: Path) -> None:
+    axis = {"name": "x", "values": [1.2345678 * (i + 1) for i in range(60)]}
+    times = {(i,): {"dp-out": 1.0, "pp-out": 0.5 + i / 60} for i in range(60)}
+    folder = write_sweep(tmp_path, [axis], VARIANTS, times, bounds={((40,), "pp-out"): 0.9})
+    (figure,) = phase_diagrams(read_sweep(folder), "variant")
+    told = words(encoded(figure, "svg"))
+    assert told.count("?") == 1
+    assert {"A  pp-out", "B  dp-out"} <= set(told)
+    assert "1.235" in told
+    colours = {patch.get_facecolor()[:3] for patch in figure.axes[0].patches}
+    assert len(colours) == 3  # two winners, and the clear boxes with the patterns
 
 
 def test_nothing_rests_on_colour_alone() -> None:

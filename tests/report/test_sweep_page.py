@@ -113,6 +113,20 @@ def test_curves_have_gap_bars_and_the_front_its_line(browser: Browser, tmp_path:
         assert page.locator("#pareto svg.chart .point").count() == 5
 
 
+def test_the_front_compares_iterations_of_as_many_tokens(browser: Browser, tmp_path: Path) -> None:
+    axis = {"name": "batch", "values": [8, 16]}
+    times = {(i,): {"dp-out": 1.0 + i, "pp-out": 1.5 + i} for i in (0, 1)}
+    plans = {
+        ((i,), variant): {"tokens_per_s": 4096 * (1 + i) / time_s, "plan_gpus_used": gpus}
+        for i in (0, 1)
+        for (variant, time_s), gpus in zip(times[i,].items(), (64, 32), strict=True)
+    }
+    folder = write_sweep(tmp_path / "sweep", [axis], VARIANTS, times, plans=plans)
+    with shown(browser, write_page(folder), 1280, "light") as opened:
+        assert opened.page.locator("#pareto option").all_inner_texts() == ["8", "16"]
+        assert opened.page.locator("#pareto svg.chart .point").count() == 2
+
+
 def test_the_table_sorts_and_filters(browser: Browser, tmp_path: Path) -> None:
     with shown(browser, write_page(campus(tmp_path / "sweep")), 400, "dark") as opened:
         page = opened.page

@@ -37,8 +37,8 @@ def test_axes_that_move_together_are_one_dimension(tmp_path: Path) -> None:
     ]
     times = {(i, i, k): {"free": 1.0 + i + k} for i in (0, 1) for k in (0, 1)}
     table = read_sweep(write_sweep(tmp_path, axes, {"free": {}}, times))
-    assert [d.title for d in table.dimensions] == ["layers, width", "sites"]
-    assert table.dimensions[0].labels == ("8, narrow", "16, wide")
+    assert [d.title for d in table.dimensions] == ["layers / width", "sites"]
+    assert table.dimensions[0].labels == ("8 / narrow", "16 / wide")
     assert [row.place for row in table.rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
@@ -124,3 +124,16 @@ def test_the_front_is_what_no_row_beats(points: list[tuple[int, float | None]]) 
         if not any(h <= g and u <= t and (h, u) != (g, t) for h, u in known)
     }
     assert [(row.gpus, row.time_s) for row in kept] == sorted(best)
+
+
+def test_axes_that_change_the_work_are_known(tmp_path: Path) -> None:
+    axes = [{"name": "batch", "values": [1, 2]}, {"name": "delay", "values": [1, 2]}]
+    places = [(i, k) for i in (0, 1) for k in (0, 1)]
+    times = {place: {"free": 0.7 + place[0] + place[1] / 3} for place in places}
+    plans = {
+        (place, "free"): {"tokens_per_s": 4096 * (1 + place[0]) / times[place]["free"]}
+        for place in places
+    }
+    table = read_sweep(write_sweep(tmp_path, axes, {"free": {}}, times, plans=plans))
+    assert table.workload_dimensions() == [0]
+    assert read_sweep(campus(tmp_path / "other")).workload_dimensions() == []

@@ -40,6 +40,7 @@ STYLE: dict[Any, Any] = {
     "text.parse_math": False,
 }
 LINES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+MOST_TICKS = 16
 CLEAR = 0.1
 """Margin from which a cell has the full colour."""
 
@@ -51,7 +52,7 @@ def sweep_figures(table: SweepTable) -> Iterator[tuple[str, Figure]]:
             yield from _numbered(f"phase-{category}", phase_diagrams(table, category))
         yield from _numbered("curves", curves(table))
     if len({row.gpus for row in _timed(table.rows)}) > 1:
-        yield "pareto", time_against_gpus(table)
+        yield from _numbered("pareto", time_against_gpus(table))
 
 
 def encoded(figure: Figure, form: Literal["png", "svg"]) -> bytes:
@@ -69,10 +70,11 @@ def _numbered(name: str, figures: Sequence[Figure]) -> Iterator[tuple[str, Figur
 
 
 def phase_diagrams(table: SweepTable, category: str) -> list[Figure]:
-    """Who wins over the first two dimensions, a panel for each combination of the others.
+    """Who wins over the two longest dimensions, a panel for each combination of the others.
 
     A cell has the letter of the winner, with ``?`` where the bounds do not prove it, and by how
-    much longer the best of the others takes.
+    much longer the best of the others takes; cells that are too small for words have colour and
+    pattern alone.
     """
     found = winners(table, category)
     wins = [winner.label for winner in found]
@@ -80,13 +82,15 @@ def phase_diagrams(table: SweepTable, category: str) -> list[Figure]:
     drawn = open_dimensions(table)[:2]
     x = table.dimensions[drawn[0]]
     y = table.dimensions[drawn[1]] if len(drawn) > 1 else None
-    size = (0.62 * len(x.labels) + 1.4, 0.5 * (len(y.labels) if y else 1) + 1.3)
+    height = len(y.labels) if y else 1
+    cell = (_clamp(11 / len(x.labels), 0.16, 0.62), _clamp(6 / height, 0.16, 0.5))
+    size = (cell[0] * len(x.labels) + 1.4, cell[1] * height + 1.3)
 
     def panel(axes: Axes, chosen: dict[int, int]) -> None:
         for winner in found:
             if in_slice(winner.place, chosen):
                 at = (winner.place[drawn[0]], winner.place[drawn[1]] if y else 0)
-                _cell(axes, at, winner, labels.index(winner.label))
+                _cell(axes, at, winner, labels.index(winner.label), words=min(cell) >= 0.38)
         axes.set_xlim(-0.5, len(x.labels) - 0.5)
         axes.set_ylim(-0.5, (len(y.labels) if y else 1) - 0.5)
         _name(axes, x, "x")
@@ -104,11 +108,18 @@ def phase_diagrams(table: SweepTable, category: str) -> list[Figure]:
         )
         for i, label in enumerate(labels)
     ]
-    title = f"{table.name}: {category} with the shortest iteration, and its lead"
+    title = (
+        f"{table.name}: {category} with the shortest iteration, and its lead over the next "
+        f"(full colour from {CLEAR:.0%})"
+    )
     return [_page(table, page, size, panel, handles, title) for page in pages(slices(table, drawn))]
 
 
-def _cell(axes: Axes, at: tuple[int, int], winner: Winner, index: int) -> None:
+def _clamp(value: float, low: float, high: float) -> float:
+    return min(high, max(low, value))
+
+
+def _cell(axes: Axes, at: tuple[int, int], winner: Winner, index: int, *, words: bool) -> None:
     margin = winner.margin
     strength = 1.0 if margin is None else 0.35 + 0.65 * min(1.0, margin / CLEAR)
     corner = (at[0] - 0.5, at[1] - 0.5)
@@ -125,11 +136,13 @@ def _cell(axes: Axes, at: tuple[int, int], winner: Winner, index: int) -> None:
             linewidth=0.5,
         )
     )
-    words = code_of(index) + ("" if winner.proven else "?")
-    if margin is not None:
-        words += f"\n{_percent(margin)}"
+    doubt = "" if winner.proven else "?"
+    told = doubt
+    if words:
+        told = code_of(index) + doubt + ("" if margin is None else f"\n{_percent(margin)}")
     paper = {"boxstyle": "round,pad=0.15", "facecolor": "white", "alpha": 0.7, "edgecolor": "none"}
-    axes.text(*at, words, ha="center", va="center", fontsize=7.5, color="#111111", bbox=paper)
+    if told:
+        axes.text(*at, told, ha="center", va="center", fontsize=7.5, color="#111111", bbox=paper)
 
 
 def _percent(margin: float) -> str:
@@ -139,10 +152,10 @@ def _percent(margin: float) -> str:
 
 
 def curves(table: SweepTable) -> list[Figure]:
-    """Iteration time of every variant over the first dimension, with bars down to the bounds."""
+    """Iteration time of every variant over the longest dimension, with bars down to the bounds."""
     across = open_dimensions(table)[0]
     dimension = table.dimensions[across]
-    numbers = dimension.axes[0].numbers if len(dimension.axes) == 1 else None
+    numbers = dimension.numbers
     positions: Sequence[float] = numbers or range(len(dimension.labels))
     timed = _timed(table.rows)
 
@@ -170,7 +183,7 @@ def curves(table: SweepTable) -> list[Figure]:
             axes.xaxis.set_major_formatter(ScalarFormatter())
             axes.xaxis.set_minor_locator(NullLocator())
         if len(positions) <= 10:
-            axes.set_xticks(positions, dimension.labels)
+            axes.set_xticks(positions, dimension.ticks)
         axes.set_xlabel(dimension.title)
         axes.set_ylabel("iteration time (s)")
         axes.grid(True, axis="y", color="#dddddd", linewidth=0.6)
@@ -182,12 +195,18 @@ def curves(table: SweepTable) -> list[Figure]:
     ]
 
 
-def time_against_gpus(table: SweepTable) -> Figure:
-    """All plans by GPUs and time, with the line of those that none beats in both."""
+def time_against_gpus(table: SweepTable) -> list[Figure]:
+    """All plans by GPUs and time, with the line of those that none beats in both.
+
+    A panel has iterations with as many tokens.
+    """
     timed = _timed(table.rows)
 
-    def panel(axes: Axes, _chosen: dict[int, int]) -> None:
-        best = front(timed)
+    across = [i for i in range(len(table.dimensions)) if i not in table.workload_dimensions()]
+
+    def panel(axes: Axes, chosen: dict[int, int]) -> None:
+        drawn = [row for row in timed if in_slice(row.place, chosen)]
+        best = front(drawn)
         axes.step(
             [row.gpus or 0 for row in best],
             [row.time_s or 0.0 for row in best],
@@ -197,7 +216,7 @@ def time_against_gpus(table: SweepTable) -> Figure:
             zorder=1,
         )
         for i, variant in enumerate(table.variants):
-            rows = [row for row in timed if row.variant == variant]
+            rows = [row for row in drawn if row.variant == variant]
             axes.scatter(
                 [row.gpus or 0 for row in rows],
                 [row.time_s or 0.0 for row in rows],
@@ -215,7 +234,11 @@ def time_against_gpus(table: SweepTable) -> Figure:
 
     handles = _variant_handles(table, timed, lines=False)
     handles.append(Line2D([], [], color="#555555", label="no plan beats these in both"))
-    return _page(table, [{}], (5.6, 3.8), panel, handles, f"{table.name}: time against GPUs")
+    title = f"{table.name}: time against GPUs"
+    return [
+        _page(table, page, (4.2, 3.1), panel, handles, title)
+        for page in pages(slices(table, across))
+    ]
 
 
 def _timed(rows: Sequence[SweepRow]) -> list[SweepRow]:
@@ -243,10 +266,11 @@ def _variant_handles(
 
 
 def _name(axes: Axes, dimension: Dimension, side: Literal["x", "y"]) -> None:
-    ticks = range(len(dimension.labels))
-    labels = [textwrap.shorten(label, 24, placeholder="…") for label in dimension.labels]
+    every = -(-len(dimension.labels) // MOST_TICKS)
+    ticks = range(0, len(dimension.labels), every)
+    labels = [textwrap.shorten(dimension.ticks[i], 24, placeholder="…") for i in ticks]
     if side == "x":
-        turned = max(map(len, labels)) > 7
+        turned = max(map(len, labels)) > 5
         axes.set_xticks(
             ticks, labels, rotation=35 if turned else 0, ha="right" if turned else "center"
         )

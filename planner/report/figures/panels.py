@@ -13,8 +13,9 @@ COLUMNS = 3
 
 
 def open_dimensions(table: SweepTable) -> list[int]:
-    """Return the dimensions with more than one value."""
-    return [i for i, size in enumerate(table.sizes()) if size > 1]
+    """Return the dimensions with more than one value, those with the most values first."""
+    sizes = table.sizes()
+    return sorted((i for i, size in enumerate(sizes) if size > 1), key=lambda i: -sizes[i])
 
 
 def slices(table: SweepTable, across: Sequence[int]) -> list[dict[int, int]]:

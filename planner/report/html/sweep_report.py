@@ -11,7 +11,7 @@ from typing import Any
 
 from planner.report import palette
 from planner.report.html.page import render_page
-from planner.report.sweeps.table import SweepRow, SweepTable
+from planner.report.sweeps.table import Dimension, SweepRow, SweepTable
 from planner.report.sweeps.winners import categories_of, label_of, winners
 
 COLUMNS = (
@@ -43,6 +43,9 @@ COLUMNS = (
 TEXTS = frozenset(("status", "plan_placement_kind", "plan_schedule", "plan_protocols_used"))
 TEXTS |= {"plan_sharding", "plan_sync", "plan_recompute", "reason"}
 
+MOST_VALUES = 20
+"""More values of a dimension are not listed one by one."""
+
 CATEGORY_TITLES = {
     "variant": "variant",
     "placement": "placement",
@@ -60,7 +63,7 @@ def sweep_report(table: SweepTable) -> str:
         "sweep.html.j2",
         title=table.name,
         description=table.description,
-        dimensions=[(d.title, ", ".join(d.labels)) for d in table.dimensions],
+        dimensions=[(d.title, _range(d)) for d in table.dimensions],
         variants=table.variants,
         statuses=statuses.most_common(),
         rows=len(table.rows),
@@ -69,16 +72,26 @@ def sweep_report(table: SweepTable) -> str:
     )
 
 
+def _range(dimension: Dimension) -> str:
+    """The values of a dimension; of many the first and last with their number."""
+    labels = dimension.labels
+    if len(labels) <= MOST_VALUES:
+        return ", ".join(labels)
+    return f"{labels[0]}, {labels[1]}, …, {labels[-1]} ({len(labels)} values)"
+
+
 def _data(table: SweepTable) -> dict[str, Any]:
     number = {id(row): i for i, row in enumerate(table.rows)}
+    workload = table.workload_dimensions()
     return {
         "dimensions": [
             {
                 "title": d.title,
                 "labels": d.labels,
-                "numbers": d.axes[0].numbers if len(d.axes) == 1 else None,
+                "numbers": d.numbers,
+                "workload": i in workload,
             }
-            for d in table.dimensions
+            for i, d in enumerate(table.dimensions)
         ],
         "variants": table.variants,
         "columns": [

@@ -90,12 +90,25 @@ class Dimension:
     @property
     def title(self) -> str:
         """What a picture writes beside it, with the unit."""
-        return ", ".join(f"{a.title} ({a.unit})" if a.unit else a.title for a in self.axes)
+        return " / ".join(f"{a.title} ({a.unit})" if a.unit else a.title for a in self.axes)
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Its values as text, in the order of the sweep."""
-        return tuple(", ".join(parts) for parts in zip(*(a.values for a in self.axes), strict=True))
+        return tuple(
+            " / ".join(parts) for parts in zip(*(a.values for a in self.axes), strict=True)
+        )
+
+    @property
+    def numbers(self) -> tuple[float, ...] | None:
+        """Its values, where they are numbers of one axis."""
+        return self.axes[0].numbers if len(self.axes) == 1 else None
+
+    @property
+    def ticks(self) -> tuple[str, ...]:
+        """The labels with at most four digits, for axes."""
+        numbers = self.numbers
+        return self.labels if numbers is None else tuple(f"{value:.4g}" for value in numbers)
 
 
 @dataclass(frozen=True)
@@ -160,6 +173,19 @@ class SweepTable:
     def sizes(self) -> tuple[int, ...]:
         """Number of values of every dimension."""
         return tuple(len(d.labels) for d in self.dimensions)
+
+    def workload_dimensions(self) -> list[int]:
+        """The dimensions along which an iteration has another number of tokens."""
+        found = []
+        for i in range(len(self.dimensions)):
+            tokens: dict[int, set[int]] = {}
+            for row in self.rows:
+                rate = row.values.get("tokens_per_s")
+                if row.time_s is not None and isinstance(rate, float):
+                    tokens.setdefault(row.place[i], set()).add(round(rate * row.time_s))
+            if any(seen != next(iter(tokens.values())) for seen in tokens.values()):
+                found.append(i)
+        return found
 
     def by_place(self) -> dict[tuple[int, ...], list[SweepRow]]:
         """The rows of every combination, in the order of the variants."""

@@ -7,7 +7,7 @@
   const NS = "http://www.w3.org/2000/svg";
   const { dimensions, variants, rows, categories, columns, colours, dashes } = data;
   const sizes = dimensions.map((d) => d.labels.length);
-  const open = sizes.map((n, i) => [n, i]).filter(([n]) => n > 1).map(([, i]) => i);
+  const open = sizes.map((n, i) => [n, i]).filter(([n]) => n > 1).sort((a, b) => b[0] - a[0]).map(([, i]) => i);
 
   const redraws = [];
   // --- elements -------------------------------------------------------------------------------
@@ -95,7 +95,7 @@
   const sliceSelects = (parent, state, without, all, redraw) => {
     for (const i of open.filter((d) => !without.includes(d))) {
       const options = dimensions[i].labels.map((label, p) => [p, label]);
-      if (all) options.unshift([-1, "all"]);
+      if (all && !dimensions[i].workload) options.unshift([-1, "all"]);
       select(parent, dimensions[i].title, options, state.slice[i], (v) => { state.slice[i] = Number(v); redraw(); });
     }
   };
@@ -155,17 +155,19 @@
       const category = categories[state.category];
       const cells = category.cells.filter((c) => inSlice(c.place, state, used));
       const present = category.labels.map((_, i) => cells.filter((c) => c.label === i).length);
-      const xs = dimensions[state.x].labels, ys = state.y < 0 ? [""] : dimensions[state.y].labels;
+      const xs = ticksOf(dimensions[state.x]), ys = state.y < 0 ? [""] : ticksOf(dimensions[state.y]);
       const left = state.y < 0 ? 12 : 34 + 7.2 * Math.max(...ys.map((y) => Math.min(y.length, 22)));
-      const w = Math.max(26, Math.min(110, (box.clientWidth - left - 12) / xs.length)), h = Math.max(22, Math.min(64, 520 / ys.length));
+      const w = Math.max(12, Math.min(110, (box.clientWidth - left - 12) / xs.length)), h = Math.max(12, Math.min(64, 520 / ys.length));
       const tilt = xs.some((x) => x.length * 7.2 > w - 4);
       const foot = tilt ? 30 + 5.2 * Math.max(...xs.map((x) => Math.min(x.length, 22))) : 44;
       const width = left + w * xs.length + (tilt ? 30 : 8), height = 26 + h * ys.length + foot;
       const svg = chart(box, width, height, `Phase diagram: ${category.title} with the shortest iteration`);
       definePatterns(svg, "p");
       if (state.y >= 0) svg.append(shape("text", { x: 4, y: 14, class: "soft" }, `${dimensions[state.y].title} ↑`));
-      ys.forEach((y, j) => svg.append(shape("text", { x: left - 8, y: 26 + h * (ys.length - j - 0.5) + 4, class: "end" }, cut(y))));
+      const [everyX, everyY] = [Math.ceil((tilt ? 22 : 1) / w), Math.ceil(13 / h)];
+      ys.forEach((y, j) => j % everyY || svg.append(shape("text", { x: left - 8, y: 26 + h * (ys.length - j - 0.5) + 4, class: "end" }, cut(y))));
       xs.forEach((x, i) => {
+        if (i % everyX) return;
         const at = left + w * (i + 0.5), below = 26 + h * ys.length + 16;
         svg.append(shape("text", tilt ? { x: at, y: below, transform: `rotate(35 ${at} ${below})` } : { x: at, y: below, class: "middle" }, cut(x)));
       });
@@ -186,8 +188,9 @@
         const rect = shape("rect", { ...frame, class: "cell", fill: colour(cell.label), "fill-opacity": strength.toFixed(3), "data-label": category.labels[cell.label] });
         svg.append(rect);
         patterned(svg, "p", cell.label, frame);
-        const roomy = h >= 38 && w >= 44;
-        svg.append(shape("text", { x: frame.x + w / 2, y: frame.y + h / 2 + (roomy ? -2 : 5), class: "in big" }, letter(cell.label) + (cell.proven ? "" : "?")));
+        const roomy = h >= 38 && w >= 44, small = w < 22 || h < 18;
+        const words = (small ? "" : letter(cell.label)) + (cell.proven ? "" : "?");
+        svg.append(shape("text", { x: frame.x + w / 2, y: frame.y + h / 2 + (roomy ? -2 : 5), class: small ? "in small" : "in big" }, words));
         if (roomy) svg.append(shape("text", { x: frame.x + w / 2, y: frame.y + h / 2 + 14, class: "in small" }, margin(cell.margin)));
         rect.setAttribute("aria-label", `${category.labels[cell.label]}, margin ${margin(cell.margin)}; ${where(place)}`);
         tell(rect, () => [
@@ -208,6 +211,7 @@
     draw();
     redraws.push(draw);
   };
+  const ticksOf = (d) => (d.numbers ? d.numbers.map((v) => String(Number(v.toPrecision(4)))) : d.labels);
   const cut = (text) => (text.length > 22 ? `${text.slice(0, 21)}…` : text);
 
   // --- axes of curves and fronts --------------------------------------------------------------
@@ -269,7 +273,7 @@
       const W = widthOf(box), svg = chart(box, W, H, "Iteration time of every variant");
       const lows = chosen.map((r) => (r[BOUND] === null ? r[TIME] : Math.min(r[TIME], r[BOUND])));
       const at = timeAxis(svg, W, Math.min(...lows), Math.max(...chosen.map((r) => r[TIME])));
-      const { numbers, labels, title } = dimensions[state.x];
+      const { numbers, title } = dimensions[state.x], labels = ticksOf(dimensions[state.x]);
       const inner = [LEFT + 30, W - RIGHT - 30];
       const ruler = numbers ? scale(numbers, ...inner) : null;
       const x = (i) => (ruler ? ruler.at(numbers[i]) : inner[0] + ((inner[1] - inner[0]) * i) / Math.max(1, labels.length - 1));
@@ -302,7 +306,7 @@
     const usable = rows.filter((r) => r[TIME] !== null && r[GPUS] !== null);
     if (new Set(usable.map((r) => r[GPUS])).size < 2) { section.hidden = true; return; }
     const [controls, legend, box] = [".controls", ".legend", ".chart-box"].map((s) => section.querySelector(s));
-    const state = { slice: sizes.map(() => -1) };
+    const state = { slice: dimensions.map((d) => (d.workload ? 0 : -1)) };
     const draw = () => {
       controls.replaceChildren();
       sliceSelects(controls, state, [], true, draw);
