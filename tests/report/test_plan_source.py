@@ -33,6 +33,8 @@ def test_the_document_carries_its_instance_whole() -> None:
     fixed = with_fixes(reserved, ("pp=2", "recompute=full", "recompute=none"))
     source = plan_source(solved(fixed, PLAN))
     assert source.instance == fixed
+    page = plan_report(source)
+    assert "plans narrowed to</dt><dd>pp 2; recompute full or none</dd>" in page
     assert source.instance.cluster.sites[0].memory_limit_bytes == (
         job().cluster.sites[0].memory_limit_bytes - 2 * 2**30
     )

@@ -171,7 +171,7 @@ def _tiles(source: PlanSource, simulation: Simulation | None) -> list[Tile]:
         note = "no plan is faster" if gap is None else f"gap {percent(gap)}"
         tiles.append(Tile("lower bound", bound, note))
     if simulation is not None:
-        note = f"Z is {percent(abs(simulation.model_error))} "
+        note = f"the declared time is {percent(abs(simulation.model_error))} "
         note += "longer" if simulation.model_error >= 0 else "shorter"
         tiles.append(Tile("simulated", f"{simulation.time_s:,.6f} s", note))
     if check is not None and check.time_us is not None:
@@ -202,7 +202,22 @@ def _job(instance: Instance) -> dict[str, str]:
         f"{training.sequence_length:,} tokens, {training.precision}",
         "cluster": f"{counted}, " + ", ".join(f"{count:,} {name}" for name, count in gpus.items()),
     }
+    search = instance.search
+    unlisted = {"protocols": search.protocols, "layers per stage": search.fixed_layers_per_stage}
+    narrowed = search.restrictions() | {name: v for name, v in unlisted.items() if v is not None}
+    if narrowed:
+        pairs["plans narrowed to"] = "; ".join(
+            f"{name.replace('_', ' ')} {_allowed(values)}" for name, values in narrowed.items()
+        )
     return ({"about": instance.description} if instance.description else {}) | pairs
+
+
+def _allowed(values: Any) -> str:
+    """The values that a choice may take."""
+    listed = values if isinstance(values, list | tuple) else [values]
+    return " or ".join(
+        str(value).lower() if isinstance(value, bool) else str(value) for value in listed
+    )
 
 
 def _sites(instance: Instance, plan: Plan | None) -> list[Site]:
