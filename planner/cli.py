@@ -391,6 +391,55 @@ def simulate(instance: str, plan: Path, as_json: bool, trace: Path | None, svg: 
     return 0
 
 
+@cli.command(epilog="Exit codes: 0 done; 1 refused by the checker; 2 bad usage or invalid input.")
+@click.argument("source", type=Path, metavar="PLAN|DIR")
+@click.option("-o", "--output", type=Path, metavar="FILE", required=True, help="The page to write.")
+@click.option(
+    "--instance",
+    metavar="INSTANCE",
+    help="Instance of the plan.  [default: the one in the solve document]",
+)
+@click.option(
+    "--explanation",
+    type=Path,
+    metavar="FILE",
+    help="What 'planner explain --json' says of the plan.",
+)
+@click.option(
+    "--figures",
+    type=Path,
+    metavar="FOLDER",
+    help="Also write the pictures of a sweep there, as PNG and SVG (needs matplotlib).",
+)
+@debug_option
+def report(
+    source: Path,
+    output: Path,
+    instance: str | None,
+    explanation: Path | None,
+    figures: Path | None,
+) -> int:
+    r"""Write a plan or a sweep as one HTML file that opens offline.
+
+    PLAN is a solve document, a bare plan object or a point of a sweep; DIR is the folder of a
+    sweep.
+
+    \b
+    Examples:
+      planner report plan.json -o report.html
+      planner report hand-written-plan.json --instance job.json -o report.html
+      planner report sweep-folder -o report.html --figures pictures
+    """
+    from planner.report.html.write import write_report
+
+    written = write_report(
+        source, output, instance=instance, explanation=explanation, figures=figures
+    )
+    for path in written:
+        click.echo(f"written: {path}", err=True)
+    return 0
+
+
 @cli.command()
 @debug_option
 def schema() -> int:

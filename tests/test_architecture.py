@@ -179,6 +179,7 @@ def loaded_after(statement: str) -> set[str]:
         "import " + ", ".join(SOLVER_FREE),
         "import planner.backends, planner.backends.registry, planner.backends.process",
         "import planner.report.text, planner.report.progress, planner.report.output",
+        "import planner.report.html.write, planner.report.figures.drawings",
         "import planner.search.solve, planner.search.result",
         "import planner.validation.validate, planner.report.validation",
         "from planner import *; assert load_instance('tiny').name == 'tiny'",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
+from planner.report.memory_lines import fullest, memory_lines
 from planner.report.placement import print_placement
+from planner.report.proof import verdict_counts
 from planner.report.units import (
     bytes_text,
     duration,
@@ -222,33 +223,23 @@ def _print_memory(rows: Sequence[StageMemory], tight_share: float, console: Cons
     """Memory of a GPU of every stage, equal stages together, the fullest ones where many differ."""
     if not rows:
         return
-    by_stage = [
-        (stage, tuple((row.site, row._replace(stage=0, site="")) for row in group))
-        for stage, group in groupby(rows, key=lambda row: row.stage)
-    ]
-    lines = []
-    for _, run in groupby(by_stage, key=lambda item: item[1]):
-        stages = list(run)
-        for figures, entries in _grouped(stages[0][1], key=lambda entry: entry[1]):
-            lines.append((stages[0][0], stages[-1][0], [site for site, _ in entries], figures))
-    kept = sorted(lines, key=lambda line: line[3].limit_mib - line[3].peak_mib)[:MOST_MEMORY_ROWS]
+    lines = memory_lines(rows)
+    kept = fullest(lines, MOST_MEMORY_ROWS)
     table = Table(box=None, padding=(0, 1, 0, 2), header_style="bold")
     table.add_column("stage", justify="right", no_wrap=True)
     table.add_column("site", ratio=1)
     for name in ("state", "activ.", "work", "peak", "limit", "free"):
         table.add_column(name, justify="right", no_wrap=True)
-    for line in lines:
-        if line in kept:
-            first, last, sites, row = line
-            limit, peak = row.limit_mib, row.peak_mib
-            sizes = (row.state_mib, row.activations_mib, row.working_mib, peak, limit)
-            table.add_row(
-                span(first, last),
-                name_list(sites, most=2),
-                *(gib(mib) for mib in sizes),
-                f"{100 * (limit - peak) / limit:.1f} %",
-                style="red" if peak > limit else None,
-            )
+    for first, last, sites, row in kept:
+        limit, peak = row.limit_mib, row.peak_mib
+        sizes = (row.state_mib, row.activations_mib, row.working_mib, peak, limit)
+        table.add_row(
+            span(first, last),
+            name_list(sites, most=2),
+            *(gib(mib) for mib in sizes),
+            f"{100 * (limit - peak) / limit:.1f} %",
+            style="red" if peak > limit else None,
+        )
     _title("Memory of a GPU (GiB)", console)
     console.print(table)
     if len(lines) > len(kept):
@@ -315,13 +306,10 @@ def _proof_pairs(result: SolveResult) -> dict[str, str]:
 
 def _verdict_pairs(boxes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Cases by verdict, and the rules or bounds that gave it."""
-    rules: dict[str, Counter[str]] = {}
-    for box in boxes:
-        rules.setdefault(str(box["verdict"]), Counter())[str(box.get("rule", ""))] += box["cases"]
     pairs = {}
-    for verdict, counts in sorted(rules.items(), key=lambda item: -item[1].total()):
-        named = [f"{rule} {n:,}" for rule, n in counts.most_common() if rule]
-        pairs[f"  {verdict}"] = f"{counts.total():,}" + (f" ({', '.join(named)})" if named else "")
+    for verdict, cases, rules in verdict_counts(boxes):
+        named = [f"{rule} {n:,}" for rule, n in rules if rule]
+        pairs[f"  {verdict}"] = f"{cases:,}" + (f" ({', '.join(named)})" if named else "")
     return pairs
 
 

@@ -154,7 +154,12 @@ class SolveResult:
             "memory": memory_to_json(self.memory, share) if has_plan else None,
             "memory_tight": any(row.is_tight(share) for row in self.memory) if has_plan else None,
             "certificate": self.certificate,
-            "provenance": self.provenance,
+            "provenance": {
+                **self.provenance,
+                "instance": self.instance.model_dump(
+                    mode="json", by_alias=True, exclude_unset=True, exclude_none=True
+                ),
+            },
             "synthesized": None if self.synthesized is None else self.synthesized.to_json(share),
         }
 

@@ -58,6 +58,16 @@ def simulate_layout(problem: Problem, layout: Layout, *, record: bool = False) -
     return measure(plan, run, price_layout(problem, co, layout).time_us)
 
 
+def simulate_if_short(
+    problem: Problem, layout: Layout, *, record: bool = False
+) -> Simulation | None:
+    """Simulate a layout unless more than :data:`MOST_EVENTS` events would happen."""
+    plan = _scenario(problem, layout)
+    if plan.estimated_events > MOST_EVENTS:
+        return None
+    return simulate_layout(problem, layout, record=record)
+
+
 def simulated_answer(
     problem: Problem, layout: Layout, time_us: int, others: Sequence[tuple[Layout, int]]
 ) -> tuple[float | None, list[str]]:

@@ -1,0 +1,1 @@
+"""Reports of plans and sweeps as one HTML file that opens offline."""
