@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.explanation.questions import Verdict
-from planner.instance.errors import InputError
-from planner.instance.load import narrowed
 from planner.instance.schema import Instance
 from planner.pipeline.schedules import SCHEDULES
 from planner.plan import PLACEMENT_KINDS, RECOMPUTES, SHARDINGS, SYNCS, Plan
@@ -45,15 +43,10 @@ class Alternative:
         value = str(self.value).lower() if isinstance(self.value, bool) else self.value
         return f"{self.choice}={value}"
 
-    def part_of(self, instance: Instance) -> Instance | None:
-        """The part of the plan space; None where the instance format refuses it, with the rule."""
-        try:
-            return narrowed(instance, {self.choice: self.value})
-        except InputError as error:
-            self.verdict = Verdict(
-                status="infeasible", evidence="rule", reason=str(error), rule=error.path
-            )
-            return None
+    def part_of(self, instance: Instance) -> Instance:
+        """The part of the plan space with this value."""
+        search = instance.search.model_copy(update={self.choice: (self.value,)})
+        return instance.model_copy(update={"search": search})
 
     def to_json(self, plan_us: int) -> dict[str, Any]:
         """One row of the document; prices are against the explained plan."""

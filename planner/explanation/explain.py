@@ -254,8 +254,6 @@ class _Work:
 
     def _force(self, row: Alternative, label: str, limit_s: float) -> Verdict | None:
         part = row.part_of(self.instance)
-        if part is None:
-            return None
         row.verdict.offer(self.answerer.known.best_of(part))
         row.verdict.raise_bound(self._bound(), "inclusion")
         if row.verdict.status != "not proven":
@@ -276,9 +274,7 @@ class _Work:
         """Let every row know the plans that were found and the bounds that were proven later."""
         for row in self.alternatives:
             if row.verdict.status == "not proven":
-                part = row.part_of(self.instance)
-                if part is not None:
-                    row.verdict.offer(self.answerer.known.best_of(part))
+                row.verdict.offer(self.answerer.known.best_of(row.part_of(self.instance)))
         bound_us = self._bound()
         for row in self.alternatives:
             row.verdict.raise_bound(bound_us, "inclusion")

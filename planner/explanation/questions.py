@@ -27,7 +27,7 @@ _BY = {
     "partition": "the plan meets the bound of every value of a choice",
 }
 
-Evidence = Literal["solve", "inclusion", "partition", "rule", "none"]
+Evidence = Literal["solve", "inclusion", "partition", "none"]
 
 
 @dataclass
@@ -45,8 +45,8 @@ class Verdict:
     evidence
         ``solve``: a search of this space.  ``inclusion``: a known plan of the space meets the bound
         of a space around it.  ``partition``: the bounds of all values of a choice, which together
-        cover the space.  ``rule``: the instance format refuses the space.  ``none``: no search
-        was made in time; the numbers are those of known plans and of a space around it.
+        cover the space.  ``none``: no search was made in time; the numbers are those of known plans
+        and of a space around it.
     reason
         One sentence; where infeasible the rule that no plan meets, with its numbers.
     rule
@@ -83,8 +83,10 @@ class Verdict:
             return
         if self.bound_us is None or bound_us > self.bound_us:
             self.bound_us = bound_us
-        if self.status != "proven" and self.time_us is not None and self.bound_us >= self.time_us:
-            self._agree(self.time_us)
+        if self.time_us is None:
+            return
+        self._agree(self.time_us)
+        if self.status != "proven" and self.bound_us == self.time_us:
             self.status, self.evidence = "proven", evidence
             self.reason = _BY[evidence]
 

@@ -150,8 +150,15 @@ def _alternatives(explanation: Explanation, console: Console) -> None:
                 _state(verdict),
             )
         )
-    _table(("fix", ">iteration", ">price", "state"), rows, console)
+    _table(("|fix", ">iteration", ">price", "state"), rows, console)
     _indented("* what the plan has", console)
+    reasons = [row.verdict.reason for row in explanation.alternatives if _infeasible(row.verdict)]
+    for reason in dict.fromkeys(reasons):
+        _indented(f"infeasible: {reason}", console)
+
+
+def _infeasible(verdict: Verdict) -> bool:
+    return verdict.status == "infeasible"
 
 
 def _price(time_us: int | None, bound_us: int | None, plan_us: int) -> str:
@@ -165,12 +172,9 @@ def _price(time_us: int | None, bound_us: int | None, plan_us: int) -> str:
 
 
 def _state(verdict: Verdict) -> str:
-    if verdict.status == "infeasible":
-        return f"infeasible: {verdict.reason}"
-    if verdict.status == "proven":
-        return "proven"
-    gap = "" if verdict.gap is None else f", gap {percent(verdict.gap)}"
-    return f"not proven{gap}" if verdict.evidence != "none" else f"not solved{gap}"
+    if verdict.status == "not proven" and verdict.evidence == "none":
+        return "not solved"
+    return verdict.status
 
 
 def _what_ifs(explanation: Explanation, console: Console) -> None:
@@ -185,7 +189,7 @@ def _what_ifs(explanation: Explanation, console: Console) -> None:
         gain = _gain(row, best_us, explanation.best.bound_us)
         rows.append((row.change, row.name, same, gain, _state(row.verdict)))
     _title("More of a resource (gain of the best plan)", console)
-    _table(("change", "where", ">same plan", ">gain", "state"), rows, console)
+    _table(("|change", "where", ">same plan", ">gain", "state"), rows, console)
 
 
 def _gain(row: WhatIf, best_us: int, bound_us: int | None) -> str:
@@ -245,17 +249,22 @@ def _rest(number: int, what: str, console: Console) -> None:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], console: Console) -> None:
-    """Print a table; ``>`` before the name of a column puts its text to the right."""
+    """Print a table.
+
+    ``>`` before the name of a column puts its text to the right; ``|`` keeps it on one line.
+    """
     table = Table(
         box=None,
         padding=(0, 2, 0, 0),
         header_style="",
-        show_header=any(h.strip(">") for h in header),
+        show_header=any(h.strip(">|") for h in header),
     )
     for name in header:
-        right = name.startswith(">")
         table.add_column(
-            name.lstrip(">"), justify="right" if right else "left", overflow="fold", no_wrap=right
+            name.lstrip(">|"),
+            justify="right" if name.startswith(">") else "left",
+            overflow="fold",
+            no_wrap=name.startswith((">", "|")),
         )
     for row in rows:
         table.add_row(*row)
