@@ -215,11 +215,11 @@ class _Stop:
 
 
 def test_an_interrupt_keeps_what_is_done() -> None:
-    found = explain(job(), best()[1], backend="cp-sat", progress=_Stop("schedule=1f1b"))
+    found = explain(job(), best()[1], backend="cp-sat", progress=_Stop("placement_kind=mixed"))
     assert found.limit == "interrupt"
     rows = {row.fix: row.verdict for row in found.alternatives}
     assert rows["placement_kind=single-site"].status == "infeasible"
-    assert rows["schedule=gpipe"].status == "proven"
+    assert rows["placement_kind=dp-out"].status == "infeasible"
     assert rows["recompute=selective"].evidence == "none"
     assert found.plan_status == "optimal"
 
