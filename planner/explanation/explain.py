@@ -32,7 +32,7 @@ from planner.versions import versions
 
 TIME_LIMIT_S = 600.0
 """Time for everything where the caller gives none."""
-BASE_SHARE = 0.25
+BASE_SHARE = 0.4
 """Part of the time for the whole plan space, which bounds every forced alternative."""
 AGAIN = 2.0
 """A question that was not proven is solved again with so many times its time, if that is left."""
@@ -173,9 +173,12 @@ class _Work:
             row.same_plan_us = check_plan(row.build(), self.plan).time_us
             if row.same_plan_us is not None:
                 row.verdict.offer(Known(row.same_plan_us, self.plan))
+        for alternative in self.alternatives:
+            part = alternative.part_of(self.instance)
+            alternative.verdict.offer(self.answerer.known.best_of(part))
         questions = list(self._questions())
-        self._ask(questions[0], "whole plan space", BASE_SHARE * self._left_s())
-        asked: dict[str, float] = {}
+        asked = {questions[0].about: BASE_SHARE * self._left_s()}
+        self._ask(questions[0], questions[0].about, asked[questions[0].about])
         while self._round(questions, asked):
             pass
 
@@ -183,16 +186,29 @@ class _Work:
         """Deal the time out to the open questions; False where none gets enough of it.
 
         ``asked`` has the seconds that each question got before; another try needs twice as many.
+        Alternatives that have a plan as good as the best wait for the others: a proof of the whole
+        plan space settles them all.
         """
-        some = False
+        best_us = self.answerer.known.best.time_us
         waiting = [q for q in questions if q.row.verdict.status == "not proven"]
-        for number, question in enumerate(waiting):
-            limit_s = self._left_s() / (len(waiting) - number)
+        tied = [
+            q
+            for q in waiting
+            if isinstance(q.row, Alternative) and q.row.verdict.time_us == best_us
+        ]
+        others = [q for q in waiting if q not in tied]
+        return self._deal(others, asked) or self._deal(tied, asked)
+
+    def _deal(self, questions: list[_Question], asked: dict[str, float]) -> bool:
+        """Ask questions that get enough of the time that is left; whether there was one."""
+        some = False
+        for number, question in enumerate(questions):
+            limit_s = self._left_s() / (len(questions) - number)
             if self.answerer.interrupted or limit_s <= 0:
                 return False
             if limit_s >= AGAIN * asked.get(question.about, 0.0):
                 asked[question.about] = limit_s
-                label = f"{number + 1} of {len(waiting)}: {question.about}"
+                label = f"{number + 1} of {len(questions)}: {question.about}"
                 self._ask(question, label, limit_s)
                 some = True
         return some
