@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from planner.check import check_plan
+    from planner.explanation.document import Explanation
+    from planner.explanation.explain import explain
     from planner.instance import InputError, Instance, load_instance
     from planner.measured import import_measurements
     from planner.plan import Plan, parse_plan
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Explanation",
     "InputError",
     "Instance",
     "Plan",
@@ -38,6 +41,7 @@ __all__ = [
     "Validation",
     "__version__",
     "check_plan",
+    "explain",
     "import_measurements",
     "load_instance",
     "parse_plan",
@@ -47,6 +51,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Explanation": "planner.explanation.document",
     "InputError": "planner.instance",
     "Instance": "planner.instance",
     "Plan": "planner.plan",
@@ -54,6 +59,7 @@ _HOMES = {
     "SolveResult": "planner.search.result",
     "Validation": "planner.validation.validate",
     "check_plan": "planner.check",
+    "explain": "planner.explanation.explain",
     "import_measurements": "planner.measured",
     "load_instance": "planner.instance",
     "parse_plan": "planner.plan",

@@ -241,6 +241,80 @@ def check(instance: str, plan: Path, as_json: bool) -> int:
     return 0 if report.feasible else 1
 
 
+@cli.command(
+    epilog="Exit codes: 0 done; 1 refused by the checker, or error; 2 bad usage or invalid input; "
+    "130 interrupted, with what is done."
+)
+@click.argument("instance")
+@click.argument("plan", type=Path)
+@json_option
+@click.option(
+    "--time-limit",
+    type=float,
+    callback=_seconds,
+    default=600.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds for all solves together.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "cp-sat", "cbc", "highs"]),
+    default="auto",
+    show_default=True,
+    help="Solver of the models.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
+@click.option("--workers", type=click.IntRange(1, 4096), default=4, show_default=True)
+@debug_option
+def explain(
+    instance: str,
+    plan: Path,
+    as_json: bool,
+    time_limit: float,
+    backend: str,
+    seed: int,
+    workers: int,
+) -> int:
+    r"""Say why a plan is what it is, and what would be better or worse.
+
+    PLAN is a solve document or a bare plan object. Shows what binds it, the best plan under each
+    forced alternative and its price, what more of each resource would gain, and near-ties. Every
+    alternative is solved; rows that are not proven in time say so.
+
+    \b
+    Examples:
+      planner explain dense-17b-2-buildings plan.json
+      planner explain job.json plan.json --time-limit 1800 --json > why.json
+    """
+    from planner.explanation.explain import explain as run
+    from planner.instance import load_instance
+    from planner.instance.text import LARGEST_DOCUMENT, read_json
+    from planner.plan import parse_plan
+    from planner.report.exit_codes import ExitCode
+    from planner.report.progress import reporter
+
+    job = load_instance(instance)
+    explained = parse_plan(read_json(plan, largest=LARGEST_DOCUMENT))
+    with reporter(sys.stderr) as progress:
+        explanation = run(
+            job,
+            explained,
+            time_limit_s=time_limit,
+            backend=backend,
+            seed=seed,
+            workers=workers,
+            progress=progress,
+        )
+    if as_json:
+        _print_json(explanation.to_json())
+    else:
+        from planner.report.explanation import render_explanation
+
+        _print_report(lambda console: render_explanation(explanation, console))
+    return ExitCode.INTERRUPTED if explanation.limit == "interrupt" else 0
+
+
 @cli.command("import", epilog="Exit codes: 0 done; 1 error; 2 bad usage or invalid input.")
 @click.argument("kind")
 @click.argument("files", nargs=-1, required=True, type=Path, metavar="FILE...")

@@ -71,6 +71,8 @@ class SolveResult:
         the reason in the notes of ``provenance``.
     synthesized
         An op table of its own for the placement, where asked for and found.
+    found
+        Checked plans that were the best at their time, with their Z in µs, in that order.
     """
 
     instance: Instance
@@ -86,6 +88,7 @@ class SolveResult:
     provenance: dict[str, Any] = field(default_factory=dict)
     simulated_us: float | None = None
     synthesized: SynthesizedSchedule | None = None
+    found: tuple[tuple[int, Plan], ...] = ()
 
     @property
     def gap(self) -> float | None:

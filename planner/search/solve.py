@@ -728,6 +728,7 @@ def _result(search: Search, limit: str | None) -> SolveResult:
         certificate=certificate,
         provenance=provenance,
         simulated_us=simulated_us,
+        found=tuple((c.time_us, to_plan(search.problem, c.layout)) for c in search.incumbents),
     )
 
 

@@ -1,0 +1,1 @@
+"""Why a plan: what binds it, what every forced alternative costs, what more would gain."""
