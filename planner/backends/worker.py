@@ -29,6 +29,7 @@ from planner.backends.memory_limit import set_memory_limit
 from planner.backends.registry import load_backend
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _GUARD_POLL_MS = 1000
 
 
@@ -95,6 +96,12 @@ def die_with(guard: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != guard:
             os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Ask Linux to make this process the parent of descendants whose own parent ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _guard(planner: int, solver: int, request: int) -> int:

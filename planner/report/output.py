@@ -72,10 +72,10 @@ def same_file(path: Path, other: Path) -> bool:
     return _resolved(path) == _resolved(other)
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a whole file or leave what was there.
 
-    The text goes to a temporary file in the same folder, which then takes the place of the old
+    The content, text as UTF-8, goes to a temporary file in the same folder, which then takes the place of the old
     one; on any failure the temporary file is removed. A device or a pipe is written directly.
 
     Raises
@@ -85,10 +85,11 @@ def write_atomically(path: Path, text: str) -> None:
     """
     try:
         target = _resolved(path)
+        data = content.encode("utf-8") if isinstance(content, str) else content
         if _is_replaceable(target):
-            _replace(target, text)
+            _replace(target, data)
         else:
-            target.write_text(text, encoding="utf-8")
+            target.write_bytes(data)
     except OSError as error:
         raise OutputError(str(path), error) from error
 
@@ -102,11 +103,11 @@ def _is_replaceable(target: Path) -> bool:
     return not target.exists() or target.is_file()
 
 
-def _replace(target: Path, text: str) -> None:
+def _replace(target: Path, data: bytes) -> None:
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, _mode(target))
