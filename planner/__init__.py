@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from planner.search.solve import solve
     from planner.simulation.measures import Simulation
     from planner.simulation.simulate import simulate
+    from planner.sweeps.run import SweepResult, sweep
     from planner.validation.validate import Validation, validate_runs
 
 __version__ = "0.1.0"
@@ -35,6 +36,7 @@ __all__ = [
     "Plan",
     "Simulation",
     "SolveResult",
+    "SweepResult",
     "Validation",
     "__version__",
     "check_plan",
@@ -43,6 +45,7 @@ __all__ = [
     "parse_plan",
     "simulate",
     "solve",
+    "sweep",
     "validate_runs",
 ]
 
@@ -52,6 +55,7 @@ _HOMES = {
     "Plan": "planner.plan",
     "Simulation": "planner.simulation.measures",
     "SolveResult": "planner.search.result",
+    "SweepResult": "planner.sweeps.run",
     "Validation": "planner.validation.validate",
     "check_plan": "planner.check",
     "import_measurements": "planner.measured",
@@ -59,6 +63,7 @@ _HOMES = {
     "parse_plan": "planner.plan",
     "simulate": "planner.simulation.simulate",
     "solve": "planner.search.solve",
+    "sweep": "planner.sweeps.run",
     "validate_runs": "planner.validation.validate",
 }
 

@@ -75,8 +75,9 @@ def same_file(path: Path, other: Path) -> bool:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a whole file or leave what was there.
 
-    The content, text as UTF-8, goes to a temporary file in the same folder, which then takes the place of the old
-    one; on any failure the temporary file is removed. A device or a pipe is written directly.
+    The content, text as UTF-8, goes to a temporary file in the same folder, which then takes the
+    place of the old one; on any failure the temporary file is removed. A device or a pipe is
+    written directly.
 
     Raises
     ------

@@ -6,15 +6,12 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from planner.instance.errors import InputError
 from planner.sweeps.executors import WAIT_S
 from planner.sweeps.isolation import StoppedError, Supervisor
 from planner.sweeps.task import Failure, Result, Task, failure
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 CONNECT_LIMIT_S = 10.0
 WORKERS_LIMIT_S = 60.0
@@ -56,7 +53,7 @@ class ClusterExecutor:
     A point of a worker that is lost goes to another one; a point that loses several is a row.
     """
 
-    def __init__(self, client: Client, cluster: Any = None) -> None:
+    def __init__(self, client: Any, cluster: Any = None) -> None:
         self._client = client
         self._cluster = cluster
         self._running: dict[Any, Task] = {}
@@ -82,8 +79,9 @@ class ClusterExecutor:
         ClusterError
             If the scheduler is gone.
         """
-        from distributed import wait
+        import distributed
 
+        wait: Any = distributed.wait
         with contextlib.suppress(TimeoutError):
             wait(list(self._running), timeout=WAIT_S, return_when="FIRST_COMPLETED")
         if self._client.status not in ("running", "connecting"):
@@ -125,7 +123,9 @@ def connect(address: str) -> ClusterExecutor:
     try:
         client = distributed.Client(address, timeout=CONNECT_LIMIT_S, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
-        raise InputError("--scheduler", f"no Dask scheduler answers at {address}: {error}") from None
+        raise InputError(
+            "--scheduler", f"no Dask scheduler answers at {address}: {error}"
+        ) from None
     return ClusterExecutor(client)
 
 

@@ -106,7 +106,8 @@ def sweep(
     folder: str | Path,
     *,
     workers: int = 1,
-    executor: Executor | None = None,
+    scheduler: str | None = None,
+    local_cluster: int | None = None,
     shard: Shard = (1, 1),
     retry_failed: bool = False,
     progress: Callable[[SweepProgress], None] | None = None,
@@ -122,14 +123,16 @@ def sweep(
         Where results are kept; made where it is missing.
     workers
         Points side by side on this machine.
-    executor
-        Where points are solved in place of this machine; it is closed at the end.
+    scheduler
+        Address of a Dask scheduler whose workers solve the points in place of this process.
+    local_cluster
+        So many Dask workers are started on this machine and solve the points.
     shard
         ``(i, n)``: only the points of part i of n.
     retry_failed
         Solve failed points again.
     progress
-        Called after every point.
+        Called now and then.
     function
         What the process of a point runs, ``module:function`` from a task to a result.
 
@@ -144,24 +147,31 @@ def sweep(
         If the sweep is not valid or the folder cannot be written.
     OutputError
         If a result cannot be written, such as on a full disk; no file is half-written.
+    ClusterError
+        If the cluster has no workers or is lost.
     """
-    try:
-        loaded = load_sweep(source)
-        points = expand(loaded)
-        store = Store(Path(folder))
-        store.write_sweep(_description(loaded, points))
-        run = _Run(loaded, points, store, shard, retry_failed, function)
-    except BaseException:
-        if executor is not None:
-            executor.close()
-        raise
+    loaded = load_sweep(source)
+    points = expand(loaded)
+    store = Store(Path(folder))
+    store.write_sweep(_description(loaded, points))
+    run = _Run(loaded, points, store, shard, retry_failed, function)
     interrupted = False
     try:
-        with closing(executor or LocalExecutor(workers)) as chosen:
-            run.solve_missing(chosen, progress)
+        if run.todo:
+            with closing(_executor(workers, scheduler, local_cluster)) as executor:
+                run.solve_missing(executor, progress)
     except KeyboardInterrupt:
         interrupted = True
     return _tabulated(run, interrupted)
+
+
+def _executor(workers: int, scheduler: str | None, local_cluster: int | None) -> Executor:
+    """Where the points are solved."""
+    if scheduler is None and local_cluster is None:
+        return LocalExecutor(workers)
+    from planner.sweeps.cluster import connect, start_local
+
+    return start_local(local_cluster or 1) if scheduler is None else connect(scheduler)
 
 
 class _Run:
@@ -259,9 +269,7 @@ def _tabulated(run: _Run, interrupted: bool) -> SweepResult:
     notes = []
     files = [run.store.csv_path]
     with run.store.locked():
-        results = {
-            key: result for key in run.by_key if (result := run.store.read(key)) is not None
-        }
+        results = {key: result for key in run.by_key if (result := run.store.read(key)) is not None}
         table = rows(run.points, results, axes)
         write_atomically(run.store.csv_path, csv_text(table, head))
         parquet = parquet_bytes(table, head)

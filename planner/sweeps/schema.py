@@ -25,9 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 def _name(value: object) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise problem(
-            f"expected a name of 1 to 60 letters, digits, _ and -, got {describe(value)}"
-        )
+        raise problem(f"expected a name of 1 to 60 letters, digits, _ and -, got {describe(value)}")
     return value
 
 
@@ -151,9 +149,7 @@ class Axis(Frozen):
         values = self.points
         if self.labels is not None:
             if len(self.labels) != len(values):
-                raise problem(
-                    f"{len(self.labels)} labels for {len(values)} values", at=("labels",)
-                )
+                raise problem(f"{len(self.labels)} labels for {len(values)} values", at=("labels",))
         else:
             for i, value in enumerate(values):
                 if isinstance(value, dict | list) or value is None:

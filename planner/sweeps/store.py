@@ -75,11 +75,7 @@ class Store:
         OutputError
             If it cannot be written.
         """
-        write_atomically(self._path(result["key"]), json_text(result, indent=None))
-
-    def has(self, key: str) -> bool:
-        """Whether a point has a result."""
-        return self._path(key).is_file()
+        write_atomically(_path(self.folder, result["key"]), json_text(result, indent=None))
 
     def read(self, key: str) -> Result | None:
         """The result of a point, or None.
@@ -89,13 +85,7 @@ class Store:
         InputError
             If the file is no result.
         """
-        path = self._path(key)
-        if not path.is_file():
-            return None
-        result = read_json(path, largest=LARGEST_DOCUMENT)
-        if not isinstance(result, dict) or not result.keys() >= _KEYS or result["key"] != key:
-            raise InputError(str(path), "is no result of this point; delete it to solve it again")
-        return result
+        return find_result(self.folder, key)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -117,5 +107,23 @@ class Store:
         finally:
             os.close(handle)
 
-    def _path(self, key: str) -> Path:
-        return self.points / f"{key}.json"
+
+def find_result(folder: Path, key: str) -> Result | None:
+    """The result of a point in the folder of a sweep, which may be missing, or None.
+
+    Raises
+    ------
+    InputError
+        If the file is no result.
+    """
+    path = _path(folder, key)
+    if not path.is_file():
+        return None
+    result = read_json(path, largest=LARGEST_DOCUMENT)
+    if not isinstance(result, dict) or not result.keys() >= _KEYS or result["key"] != key:
+        raise InputError(str(path), "is no result of this point; delete it to solve it again")
+    return result
+
+
+def _path(folder: Path, key: str) -> Path:
+    return folder / "points" / f"{key}.json"

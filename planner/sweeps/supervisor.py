@@ -62,7 +62,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _import_all() -> None:
-    import planner.search.solve  # noqa: F401
+    """Import what a solve needs now or later, once for all points."""
+    import scipy.optimize  # noqa: F401
+
+    import planner.search.solve
     import planner.simulation.simulate  # noqa: F401
 
     with contextlib.suppress(BackendUnavailableError):
@@ -175,9 +178,7 @@ def _lost(task: Task, code: int, overran: bool, output: str) -> Result:
         name = signal.Signals(-code).name
         return failure(task.key, Failure.CRASHED, f"the process was ended by {name}")
     last = output.strip().splitlines()[-1:] or ["no output"]
-    return failure(
-        task.key, Failure.CRASHED, f"the process ended with exit code {code}: {last[0]}"
-    )
+    return failure(task.key, Failure.CRASHED, f"the process ended with exit code {code}: {last[0]}")
 
 
 def _memory_reason(task: Task) -> str:

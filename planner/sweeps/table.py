@@ -94,19 +94,14 @@ def columns(axes: Iterable[Axis]) -> list[Column]:
 
 
 def _kind(values: Sequence[Any]) -> type:
-    for kind, fits in (
-        (bool, lambda v: isinstance(v, bool)),
-        (int, lambda v: isinstance(v, int) and not isinstance(v, bool)),
-        (float, lambda v: isinstance(v, int | float) and not isinstance(v, bool)),
-    ):
-        if all(fits(value) for value in values):
-            return kind
-    return str
+    """The narrowest type of all values."""
+    kinds = {type(value) for value in values}
+    if kinds <= {int, float}:
+        return float if float in kinds else int
+    return bool if kinds == {bool} else str
 
 
-def rows(
-    points: Iterable[Point], results: Mapping[str, Result], axes: Iterable[Axis]
-) -> list[Row]:
+def rows(points: Iterable[Point], results: Mapping[str, Result], axes: Iterable[Axis]) -> list[Row]:
     """The rows of the points that have a result, in the order of the points."""
     kinds = columns(axes)
     found = []
