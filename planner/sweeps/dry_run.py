@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from planner.sweeps.load import load_sweep
 from planner.sweeps.points import Point, expand, in_shard
 from planner.sweeps.run import Shard
 from planner.sweeps.store import find_result
-from planner.sweeps.task import Task, has_failed
+from planner.sweeps.task import Task, has_failed, task_of
 
 SAMPLES = 3
 """Points that are solved to estimate the time where the folder has no results to go by."""
@@ -125,18 +125,9 @@ def dry_run(
     waiting = [entry.point for entry in planned if entry.fate == "solve"]
     measured = f"{len(times)} results in the folder"
     if len(times) < SAMPLES and waiting:
-        limits = loaded.sweep.limits
-        tasks = [
-            Task(
-                key=point.key,
-                document=point.document,
-                options=loaded.sweep.solve.model_dump(),
-                time_limit_s=min(limits.wall_time_s, SAMPLE_LIMIT_S),
-                memory_limit_bytes=limits.memory_bytes,
-            )
-            for point in _spread(waiting)
-        ]
-        times = _timed(tasks, workers)
+        tasks = [task_of(point, loaded.sweep) for point in _spread(waiting)]
+        limit = min(loaded.sweep.limits.wall_time_s, SAMPLE_LIMIT_S)
+        times = _timed([replace(task, time_limit_s=limit) for task in tasks], workers)
         measured = f"{len(times)} points solved for this, at most {SAMPLE_LIMIT_S:g} s each"
     mean = sum(times) / len(times) if times else None
     estimate = None if mean is None else mean * -(-len(waiting) // workers)

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from planner.sweeps.neighbours import PlanBook
 from planner.sweeps.points import Point, code_versions, expand, in_shard
 from planner.sweeps.store import Store
 from planner.sweeps.table import Column, Row, columns, csv_text, parquet_bytes, rows
-from planner.sweeps.task import SOLVE_POINT, Result, Task, has_failed
+from planner.sweeps.task import SOLVE_POINT, Result, Task, has_failed, task_of
 
 
 @dataclass(frozen=True)
@@ -230,15 +230,9 @@ class _Run:
 
     def _task(self, point: Point) -> Task:
         sweep = self.loaded.sweep
-        return Task(
-            key=point.key,
-            document=point.document,
-            options=sweep.solve.model_dump(),
-            time_limit_s=sweep.limits.wall_time_s,
-            memory_limit_bytes=sweep.limits.memory_bytes,
-            start_plans=self.book.near(point) if sweep.reuse_plans else (),
-            function=self.function,
-        )
+        task = task_of(point, sweep)
+        near = self.book.near(point) if sweep.reuse_plans else ()
+        return replace(task, start_plans=near, function=self.function)
 
 
 def _description(loaded: LoadedSweep, points: Sequence[Point]) -> dict[str, Any]:

@@ -203,6 +203,8 @@ class Limits(Frozen):
     """What one point may take."""
 
     wall_time_s: Annotated[float, number(0, 1e7, above=True)] = 600.0
+    grace_s: Annotated[float, number(0, 1e7)] = 30.0
+    """Seconds that it may overrun its time limit before it is killed."""
     memory_bytes: Annotated[Bytes, Field(ge=2**28)] | None = None
     """Address space of each process of a point; at least 256 MiB."""
 

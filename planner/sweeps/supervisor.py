@@ -32,8 +32,6 @@ from planner.backends.memory_limit import fix_memory_limit, is_memory_text
 from planner.backends.worker import adopt_orphans, die_with
 from planner.sweeps.task import Failure, Result, Task, failure
 
-KILL_AFTER_S = 30.0
-"""Seconds that a point may overrun its time limit before it is killed."""
 DESCENDANTS_WAIT_S = 3.0
 """Time for engines to end by themselves after their point was killed."""
 OUTPUT_TAIL_BYTES = 4000
@@ -81,7 +79,7 @@ def solve_apart(task: Task, request: int) -> Result:
         If the other end of ``request`` closes; then the copy has been ended.
     """
     began = time.monotonic()
-    deadline = began + task.time_limit_s + KILL_AFTER_S
+    deadline = began + task.time_limit_s + task.grace_s
     supervisor = os.getpid()
     point_folder = tempfile.mkdtemp(prefix="point-")
     read, write = os.pipe()
@@ -170,7 +168,7 @@ def _receive(read: int, request: int, deadline: float) -> Any:
 
 def _lost(task: Task, code: int, overran: bool, output: str) -> Result:
     if overran:
-        limit = task.time_limit_s + KILL_AFTER_S
+        limit = task.time_limit_s + task.grace_s
         return failure(task.key, Failure.TIMEOUT, f"killed after {limit:g} s")
     if task.memory_limit_bytes is not None and is_memory_text(output):
         return failure(task.key, Failure.OUT_OF_MEMORY, _memory_reason(task))

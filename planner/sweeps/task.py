@@ -8,7 +8,8 @@ from typing import Any
 
 from planner.instance.load import load_instance
 from planner.plan import parse_plan
-from planner.sweeps.points import code_versions
+from planner.sweeps.points import Point, code_versions
+from planner.sweeps.schema import Sweep
 
 
 class Failure(StrEnum):
@@ -40,10 +41,24 @@ class Task:
     options: dict[str, Any]
     """``gap``, ``backend``, ``seed`` and ``workers`` of the solve."""
     time_limit_s: float
+    grace_s: float
+    """Seconds that it may overrun its time limit before it is killed."""
     memory_limit_bytes: int | None = None
     start_plans: tuple[dict[str, Any], ...] = ()
     versions: dict[str, str] = field(default_factory=code_versions)
     function: str = SOLVE_POINT
+
+
+def task_of(point: Point, sweep: Sweep) -> Task:
+    """A point of a sweep with the options and limits of the sweep."""
+    return Task(
+        key=point.key,
+        document=point.document,
+        options=sweep.solve.model_dump(),
+        time_limit_s=sweep.limits.wall_time_s,
+        grace_s=sweep.limits.grace_s,
+        memory_limit_bytes=sweep.limits.memory_bytes,
+    )
 
 
 Result = dict[str, Any]
