@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import queue
+import tempfile
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -53,10 +55,11 @@ class ClusterExecutor:
     A point of a worker that is lost goes to another one; a point that loses several is a row.
     """
 
-    def __init__(self, client: Any, cluster: Any = None) -> None:
+    def __init__(self, client: Any, resources: contextlib.ExitStack) -> None:
         self._client = client
-        self._cluster = cluster
+        self._resources = resources
         self._running: dict[Any, Task] = {}
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         try:
             client.wait_for_workers(1, timeout=WORKERS_LIMIT_S)
         except TimeoutError:
@@ -70,6 +73,7 @@ class ClusterExecutor:
             solve_on_worker, task, key=f"planner-point-{task.key}", pure=False
         )
         self._running[future] = task
+        future.add_done_callback(self._done.put)
 
     def finished(self) -> Iterator[Result]:
         """Wait a moment for points and return those that have ended.
@@ -79,34 +83,36 @@ class ClusterExecutor:
         ClusterError
             If the scheduler is gone.
         """
-        import distributed
-
-        wait: Any = distributed.wait
-        with contextlib.suppress(TimeoutError):
-            wait(list(self._running), timeout=WAIT_S, return_when="FIRST_COMPLETED")
+        wait_s = WAIT_S
+        while True:
+            try:
+                future = self._done.get(timeout=wait_s)
+            except queue.Empty:
+                break
+            wait_s = 0.0
+            yield self._result(future)
         if self._client.status not in ("running", "connecting"):
             raise ClusterError(f"the Dask scheduler is gone (client {self._client.status})")
-        for future in [future for future in self._running if future.done()]:
-            task = self._running.pop(future)
-            if future.status in ("cancelled", "lost"):
-                raise ClusterError(f"the Dask scheduler has dropped a point ({future.status})")
-            error = future.exception()
-            if error is None:
-                yield future.result()
-            else:
-                reason = f"{type(error).__name__}: {error}".splitlines()[0]
-                yield failure(task.key, Failure.CRASHED, reason)
-            future.release()
+
+    def _result(self, future: Any) -> Result:
+        task = self._running.pop(future)
+        if future.status not in ("finished", "error"):
+            raise ClusterError(f"the Dask scheduler has dropped a point ({future.status})")
+        error = future.exception()
+        if error is not None:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            return failure(task.key, Failure.CRASHED, reason)
+        result: Result = future.result()
+        future.release()
+        return result
 
     def close(self) -> None:
         """End all processes, also those of points under way."""
         with contextlib.suppress(Exception):
             self._client.cancel(list(self._running), force=True)
             self._client.run(stop_on_worker)
-        for resource in (self._client, self._cluster):
-            with contextlib.suppress(Exception):
-                if resource is not None:
-                    resource.close()
+        with contextlib.suppress(Exception):
+            self._resources.close()
 
 
 def connect(address: str) -> ClusterExecutor:
@@ -120,13 +126,15 @@ def connect(address: str) -> ClusterExecutor:
         If the scheduler has no workers.
     """
     distributed = _distributed("--scheduler")
+    resources = contextlib.ExitStack()
     try:
         client = distributed.Client(address, timeout=CONNECT_LIMIT_S, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
         raise InputError(
             "--scheduler", f"no Dask scheduler answers at {address}: {error}"
         ) from None
-    return ClusterExecutor(client)
+    resources.callback(client.close)
+    return ClusterExecutor(client, resources)
 
 
 def start_local(workers: int) -> ClusterExecutor:
@@ -138,15 +146,25 @@ def start_local(workers: int) -> ClusterExecutor:
         If Dask is not installed.
     """
     distributed = _distributed("--local-cluster")
-    cluster = distributed.LocalCluster(
-        n_workers=workers,
-        threads_per_worker=1,
-        processes=True,
-        memory_limit=None,
-        dashboard_address=None,
-        silence_logs=logging.CRITICAL,
-    )
-    return ClusterExecutor(distributed.Client(cluster, set_as_default=False), cluster)
+    resources = contextlib.ExitStack()
+    try:
+        folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="planner-dask-"))
+        cluster = distributed.LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=None,
+            dashboard_address=None,
+            local_directory=folder,
+            silence_logs=logging.CRITICAL,
+        )
+        resources.callback(cluster.close)
+        client = distributed.Client(cluster, set_as_default=False)
+        resources.callback(client.close)
+    except BaseException:
+        resources.close()
+        raise
+    return ClusterExecutor(client, resources)
 
 
 def _distributed(option: str) -> Any:
