@@ -7,9 +7,11 @@ import csv
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,14 @@ def stable(folder: Path) -> list[dict[str, str]]:
             {name: text for name, text in row.items() if not name.startswith(RUN_PREFIX)}
             for row in csv.DictReader(file)
         ]
+
+
+def copied(finished: tuple[Path, SweepResult], folder: Path, *, without: int) -> Path:
+    """A sweep that lacks the results of its last points."""
+    shutil.copytree(finished[0] / "points", folder / "points")
+    for point in expand(load_sweep(small()))[8 - without :]:
+        (folder / "points" / f"{point.key}.json").unlink()
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -112,32 +122,35 @@ def test_a_rerun_solves_nothing(
 def test_workers_shards_and_starts_do_not_change_the_table(
     finished: tuple[Path, SweepResult], tmp_path: Path
 ) -> None:
+    copied(finished, tmp_path, without=4)
     states: list[SweepProgress] = []
     first = sweep(small(), tmp_path, workers=2, shard=(1, 2), progress=states.append)
-    assert 0 < first.missing < 8
+    assert 0 < first.missing < 4
     assert len(first.rows) + first.missing == 8
     last = sweep(small(reuse_plans=False), tmp_path, shard=(2, 2))
     assert last.missing == 0
     assert stable(tmp_path) == stable(finished[0])
-    assert (states[-1].done, states[-1].total, states[-1].failed) == (8 - first.missing,) * 2 + (0,)
-    assert states[-1].left_s == 0
+    solved = 4 - first.missing
+    assert (states[-1].done, states[-1].total, states[-1].failed) == (solved, solved, 0)
+    assert (states[-1].kept, states[-1].left_s) == (4, 0)
 
 
 def test_a_changed_sweep_keeps_what_it_shares(
     finished: tuple[Path, SweepResult], tmp_path: Path
 ) -> None:
-    shorter = small()
-    shorter["axes"][0]["values"] = [200]
-    sweep(shorter, tmp_path)
+    copied(finished, tmp_path, without=0)
+    longer = small()
+    longer["axes"][0]["values"] = [300, 200]
     states: list[SweepProgress] = []
-    sweep(small(), tmp_path, progress=states.append)
-    assert (states[-1].kept, states[-1].total) == (2, 6)
-    assert stable(tmp_path) == stable(finished[0])
+    result = sweep(longer, tmp_path, progress=states.append)
+    assert (states[-1].kept, states[-1].total) == (2, 2)
+    assert [row["axis_bandwidth"] for row in result.rows] == [300, 300, 200, 200]
 
 
 def test_a_failed_point_is_a_row_and_can_be_tried_again(
     finished: tuple[Path, SweepResult], tmp_path: Path
 ) -> None:
+    copied(finished, tmp_path, without=6)
     result = sweep(small(), tmp_path, workers=2, function="fake_points:segfault")
     assert (result.statuses, result.failed) == ({"OPTIMAL": 7, "CRASHED": 1}, 1)
     rows = stable(tmp_path)
@@ -210,7 +223,8 @@ def test_a_killed_sweep_goes_on_and_ends_with_the_same_table(
 ) -> None:
     folder, temporary = tmp_path / "out", tmp_path / "tmp"
     temporary.mkdir()
-    for count in (2, 5):
+    copied(finished, folder, without=6)
+    for count in (3, 5):
         process = command([sweep_file, "-o", str(folder), "--workers", "2"], TMPDIR=str(temporary))
         wait_for_points(folder, count, process)
         process.kill()
@@ -287,13 +301,32 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(
         assert captured.err.count("\n") == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    (folder / "points").mkdir(parents=True)
-    (folder / "points").chmod(0o555)
-    with pytest.raises(InputError, match="cannot be written"):
-        sweep(small(), folder)
+@contextlib.contextmanager
+def without_privileges() -> Any:
+    """Root may write everywhere; somebody else may not."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+def test_a_read_only_folder_is_refused_before_anything_is_solved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("planner.sweeps.run.LocalExecutor", None)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "points").mkdir()
+        for closed in (folder / "points", folder):
+            closed.chmod(0o555)
+            with without_privileges(), pytest.raises(InputError, match="cannot be written: Perm"):
+                sweep(small(), folder)
+            closed.chmod(0o777)
+        assert [path.name for path in folder.rglob("*")] == ["points"]
 
 
 def test_a_spoiled_result_is_named(finished: tuple[Path, SweepResult], tmp_path: Path) -> None:
