@@ -149,6 +149,7 @@ def start_local(workers: int) -> ClusterExecutor:
     resources = contextlib.ExitStack()
     try:
         folder = resources.enter_context(tempfile.TemporaryDirectory(prefix="planner-dask-"))
+        resources.enter_context(_setting("temporary-directory", folder))
         cluster = distributed.LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
@@ -165,6 +166,14 @@ def start_local(workers: int) -> ClusterExecutor:
         resources.close()
         raise
     return ClusterExecutor(client, resources)
+
+
+def _setting(name: str, value: str) -> Any:
+    """A setting of Dask while the context lasts."""
+    import dask
+
+    config: Any = dask.config
+    return config.set({name: value})
 
 
 def _distributed(option: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     return folder
 
 
@@ -69,6 +71,7 @@ def test_an_interrupt_stops_the_points_of_the_workers(tmp_path: Path, temporary:
     )
     assert result.interrupted
     wait_until_gone(temporary)
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_scheduler_that_is_not_there_is_bad_input(
