@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from planner.search.solve import solve
     from planner.simulation.measures import Simulation
     from planner.simulation.simulate import simulate
+    from planner.sweeps.run import SweepResult, sweep
     from planner.validation.validate import Validation, validate_runs
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ __all__ = [
     "Plan",
     "Simulation",
     "SolveResult",
+    "SweepResult",
     "Validation",
     "__version__",
     "check_plan",
@@ -47,6 +49,7 @@ __all__ = [
     "parse_plan",
     "simulate",
     "solve",
+    "sweep",
     "validate_runs",
 ]
 
@@ -57,6 +60,7 @@ _HOMES = {
     "Plan": "planner.plan",
     "Simulation": "planner.simulation.measures",
     "SolveResult": "planner.search.result",
+    "SweepResult": "planner.sweeps.run",
     "Validation": "planner.validation.validate",
     "check_plan": "planner.check",
     "explain": "planner.explanation.explain",
@@ -65,6 +69,7 @@ _HOMES = {
     "parse_plan": "planner.plan",
     "simulate": "planner.simulation.simulate",
     "solve": "planner.search.solve",
+    "sweep": "planner.sweeps.run",
     "validate_runs": "planner.validation.validate",
 }
 

@@ -6,6 +6,7 @@ Everything heavy is imported by the command that needs it.
 from __future__ import annotations
 
 import math
+import os
 import signal
 import sys
 import threading
@@ -41,6 +42,11 @@ def _fraction(_ctx: click.Context, _param: click.Parameter, value: float) -> flo
     if not 0 <= value <= 1:
         raise click.BadParameter(f"{value} is not a fraction from 0 to 1 (0.01 is 1 %).")
     return value
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _set_debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -514,6 +520,92 @@ def report(
     return 0
 
 
+@cli.command(
+    epilog="Exit codes: 0 done (failed points are rows); 1 error; 2 bad usage or invalid input; "
+    "130 interrupted."
+)
+@click.argument("sweep")
+@click.option(
+    "-o", "--output", type=Path, required=True, metavar="DIR", help="Folder of the results."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 4096),
+    default=_cores,
+    show_default="the cores at hand",
+    help="Points side by side on this machine.",
+)
+@click.option("--scheduler", metavar="ADDRESS", help="Solve on the cluster of a Dask scheduler.")
+@click.option(
+    "--local-cluster",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="Start N Dask workers on this machine and solve there.",
+)
+@click.option("--shard", default="1/1", metavar="I/N", help="Only part I of N of the points.")
+@click.option("--retry-failed", is_flag=True, help="Solve failed points again.")
+@click.option("--dry-run", is_flag=True, help="Only list the points and estimate the time.")
+@json_option
+@debug_option
+def sweep(
+    sweep: str,
+    output: Path,
+    workers: int,
+    scheduler: str | None,
+    local_cluster: int | None,
+    shard: str,
+    retry_failed: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    r"""Solve a job over ranges of its fields, and write one table.
+
+    SWEEP is a JSON file or the name of a shipped sweep (see docs/sweeps.md). Results are kept in
+    DIR point by point: the same command continues after any end.
+
+    \b
+    Examples:
+      planner sweep dense-17b-oversubscription -o out --dry-run
+      planner sweep job-sweep.json -o out --workers 2
+      planner sweep job-sweep.json -o out --shard 1/4
+      planner sweep job-sweep.json -o out --scheduler tcp://host:8786
+    """
+    from planner.instance.errors import InputError
+    from planner.report.progress import sweep_reporter
+    from planner.report.sweep import render_dry_run, render_sweep
+    from planner.sweeps.run import parse_shard
+    from planner.sweeps.run import sweep as run
+
+    if scheduler is not None and local_cluster is not None:
+        raise InputError("--local-cluster", "give either this or --scheduler")
+    part = parse_shard(shard)
+    if dry_run:
+        from planner.sweeps.dry_run import dry_run as plan_only
+
+        dry = plan_only(sweep, output, workers=workers, shard=part, retry_failed=retry_failed)
+        if as_json:
+            _print_json(dry.to_json())
+        else:
+            _print_report(lambda console: render_dry_run(dry, console))
+        return 0
+    with sweep_reporter(sys.stderr) as progress:
+        result = run(
+            sweep,
+            output,
+            workers=workers,
+            scheduler=scheduler,
+            local_cluster=local_cluster,
+            shard=part,
+            retry_failed=retry_failed,
+            progress=progress,
+        )
+    if as_json:
+        _print_json(result.to_json())
+    else:
+        _print_report(lambda console: render_sweep(result, console))
+    return 130 if result.interrupted else 0
+
+
 @cli.command()
 @debug_option
 def schema() -> int:
@@ -620,12 +712,13 @@ def _failure(error: Exception, state: State) -> int:
     from planner.instance.errors import InputError, one_line
     from planner.legality import RefusedPlanError
     from planner.report.output import OutputError
+    from planner.sweeps.cluster import ClusterError
 
     if isinstance(error, InputError):
         return _fail(f"error: {error}", 2)
     if isinstance(error, BackendUnavailableError):
         return _fail(one_line(f"error: --backend: {error}"), 2)
-    if isinstance(error, OutputError | RefusedPlanError):
+    if isinstance(error, OutputError | RefusedPlanError | ClusterError):
         return _fail(f"error: {error}", 1)
     if state.debug:
         import traceback

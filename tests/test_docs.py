@@ -19,6 +19,8 @@ import pytest
 
 from planner.instance import load_instance
 from planner.pipeline.schedules import SCHEDULES
+from planner.sweeps.load import load_sweep
+from planner.sweeps.points import expand
 from tests.fake_search import Status, answer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,6 +94,8 @@ def test_instances_in_the_documentation_load(place: str, code: str) -> None:
     document = json.loads(code)
     if "cluster" in document:
         assert load_instance(document).cluster.sites, place
+    if "axes" in document:
+        assert expand(load_sweep(document)), place
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -18,6 +18,7 @@ from planner.backends.registry import (
     available_backends,
     list_backends,
     load_backend,
+    preload,
     select_backend,
 )
 from planner.backends.result import Claim, EngineResult, Limit, SolveStatus, settle
@@ -38,6 +39,7 @@ __all__ = [
     "available_backends",
     "list_backends",
     "load_backend",
+    "preload",
     "select_backend",
     "settle",
     "solve_here",

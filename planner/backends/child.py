@@ -12,9 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import weakref
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from planner.backends import frames
 
@@ -34,43 +36,58 @@ class ChildTimeoutError(Exception):
     """The child did not answer in time.  Remedy: end it."""
 
 
+Program = str | Callable[[list[str]], int]
+"""What a child runs: a module, in a new interpreter; or a function that returns an exit code, in a
+copy of this process (fork), which saves the imports.  Its last two arguments are descriptors: where
+it reads requests and where it writes replies."""
+
+
+class Process(Protocol):
+    """What a child process is waited for with; `subprocess.Popen` is one."""
+
+    pid: int
+    returncode: int | None
+
+    def wait(self) -> int:
+        """Wait for the end and return the exit code, below 0 for a signal."""
+        ...
+
+
 class Child:
-    """A running ``planner.backends.worker`` in a session and a folder of its own.
+    """A program in a session and a folder of its own.
 
     ``engine_version`` and ``exact`` are what the child said of its backend at the start.
     The session is ended and the folder removed by `end`, at the latest when the object
     is collected or the planner exits.
     """
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self, program: Program, *arguments: str) -> None:
         sweep_stale_folders()
         folder = os.path.realpath(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
         self.output_path = Path(folder) / "output.txt"
         request_read, self._request = os.pipe()
         self._reply, reply_write = os.pipe()
+        descriptors = request_read, reply_write
+        process: Process
         try:
             with self.output_path.open("wb") as output:
-                process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-m",
-                        "planner.backends.worker",
-                        backend,
-                        str(request_read),
-                        str(reply_write),
-                    ],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    cwd=folder,
-                    env=_environment(folder),
-                    pass_fds=(request_read, reply_write),
-                    start_new_session=True,
-                )
+                if isinstance(program, str):
+                    process = subprocess.Popen(
+                        [sys.executable, "-m", program, *arguments, *map(str, descriptors)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        cwd=folder,
+                        env=_environment(folder),
+                        pass_fds=descriptors,
+                        start_new_session=True,
+                    )
+                else:
+                    process = _Copy(program, arguments, descriptors, output.fileno(), folder)
         except BaseException:
             os.close(self._request)
             os.close(self._reply)
-            _remove(folder)
+            remove_folder(folder)
             raise
         finally:
             os.close(request_read)
@@ -127,6 +144,13 @@ class Child:
         poller.register(self._reply, select.POLLIN)
         return not poller.poll(0)
 
+    def terminate(self, wait_s: float) -> None:
+        """Ask the first process to end, and leave the rest to `end`."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+            self._wait_for_exit(wait_s)
+
     def kill(self) -> None:
         """End all processes of the session, and leave the rest to `end`."""
         if self._process.returncode is None:
@@ -138,7 +162,7 @@ class Child:
 
     def post_mortem(self) -> tuple[str, str]:
         """End the child and return how it had ended, and the tail of its output."""
-        self._wait_for_exit()
+        self._wait_for_exit(EXIT_WAIT_S)
         kill_group(self.pid)
         code = self._process.wait()
         output = self.output_tail()
@@ -148,12 +172,13 @@ class Child:
             return f"the solver process was ended by {name}", output
         return f"the solver process ended with exit code {code}", output
 
-    def _wait_for_exit(self) -> None:
+    def _wait_for_exit(self, wait_s: float) -> None:
         """Give the first process time to end by itself; it stays to be waited for."""
-        end = time.monotonic() + EXIT_WAIT_S
+        end = time.monotonic() + wait_s
         flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
-        while time.monotonic() < end and os.waitid(os.P_PID, self.pid, flags) is None:
-            time.sleep(0.005)
+        with contextlib.suppress(ChildProcessError):
+            while time.monotonic() < end and os.waitid(os.P_PID, self.pid, flags) is None:
+                time.sleep(0.005)
 
     def output_tail(self) -> str:
         """Return the last lines that the child wrote to stdout and stderr."""
@@ -162,6 +187,57 @@ class Child:
             output.seek(max(0, size - OUTPUT_TAIL_BYTES))
             return output.read().decode(errors="replace")
         return ""
+
+
+class _Copy:
+    """A copy of this process that runs a function and ends; this process must have one thread."""
+
+    def __init__(
+        self,
+        run: Callable[[list[str]], int],
+        arguments: Sequence[str],
+        descriptors: tuple[int, int],
+        output: int,
+        folder: str,
+    ) -> None:
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid:
+            return
+        code = 1
+        try:
+            os.setsid()
+            enter(folder, output, keep=descriptors)
+            code = run([*arguments, *map(str, descriptors)])
+        except BaseException:  # noqa: BLE001 (whatever it is, it ends here)
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def wait(self) -> int:
+        """Wait for the end and return the exit code, below 0 for a signal."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+
+def enter(folder: str, output: int, *, keep: Collection[int]) -> None:
+    """Settle this process, a copy made by fork, in a folder.
+
+    Its output goes to a descriptor, its temporary files to the folder, its input is empty, and it
+    keeps no other descriptor of its parent than those given.
+    """
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    low = 3
+    for kept in sorted(keep):
+        os.closerange(low, kept)
+        low = kept + 1
+    os.closerange(low, os.sysconf("SC_OPEN_MAX"))
+    os.chdir(folder)
+    os.environ.update(_temporary(folder))
+    tempfile.tempdir = None
 
 
 def kill_group(pid: int) -> None:
@@ -179,7 +255,7 @@ def sweep_stale_folders() -> None:
             status = folder.stat()
             old = time.time() - status.st_mtime > STALE_AFTER_S
             if found and old and status.st_uid == os.getuid() and not _alive(int(found[1])):
-                _remove(str(folder))
+                remove_folder(str(folder))
 
 
 def _alive(pid: int) -> bool:
@@ -198,27 +274,27 @@ def _environment(folder: str) -> dict[str, str]:
         PYTHONPATH=os.pathsep.join(os.path.abspath(entry or os.curdir) for entry in sys.path),
         PYTHONUTF8="1",
         LC_ALL="C",
-        TMPDIR=folder,
-        TMP=folder,
-        TEMP=folder,
+        **_temporary(folder),
     )
     return environment
 
 
-def _end(
-    process: subprocess.Popen[bytes], descriptors: tuple[int, ...], folder: str, owner: int
-) -> None:
+def _temporary(folder: str) -> dict[str, str]:
+    return {"TMPDIR": folder, "TMP": folder, "TEMP": folder}
+
+
+def _end(process: Process, descriptors: tuple[int, ...], folder: str, owner: int) -> None:
     """End a child; a copy of the planner made by fork only drops its descriptors."""
     if os.getpid() == owner:
         if process.returncode is None:
             kill_group(process.pid)
         process.wait()
-        _remove(folder)
+        remove_folder(folder)
     for descriptor in descriptors:
         os.close(descriptor)
 
 
-def _remove(folder: str) -> None:
+def remove_folder(folder: str) -> None:
     """Remove a folder, also while killed processes still finish a write to it."""
     for _ in range(5):
         shutil.rmtree(folder, ignore_errors=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -18,13 +17,10 @@ from planner.backends.base import (
     EngineOptions,
     ProgressCallback,
 )
-from planner.backends.child import Child, ChildLostError, ChildTimeoutError
-from planner.backends.registry import select_backend
+from planner.backends.child import Child, ChildLostError, ChildTimeoutError, Program
+from planner.backends.memory_limit import has_memory_limit, is_memory_text
+from planner.backends.registry import is_preloaded, select_backend
 from planner.backends.result import Claim, EngineResult, Limit, settle
-
-_MEMORY_TEXT = re.compile(
-    r"bad_alloc|MemoryError|out of memory|cannot allocate memory", re.IGNORECASE
-)
 
 
 class Engine:
@@ -196,7 +192,8 @@ class Engine:
             return best.claim(limit=Limit.INTERRUPT, message="the engine was closed")
         reason, output = child.post_mortem()
         self._child = None
-        if options.memory_limit_bytes is not None and _MEMORY_TEXT.search(output):
+        limited = options.memory_limit_bytes is not None or has_memory_limit()
+        if limited and is_memory_text(output):
             message = f"the memory limit was reached: {reason}"
             return best.claim(limit=Limit.MEMORY, message=message, log=output)
         return best.claim(failure=reason, log=output)
@@ -215,7 +212,7 @@ class Engine:
             self._stop()
         if ":" not in self.backend:
             self.backend = select_backend(self.backend)
-        child = self._child = Child(self.backend)
+        child = self._child = Child(_program(self.backend), self.backend)
         try:
             messages = _receive(child, time.monotonic() + self.start_limit_s)
         except ChildTimeoutError as error:
@@ -321,6 +318,15 @@ class _Best:
             message=message,
             log=log,
         )
+
+
+def _program(backend: str) -> Program:
+    """The worker as a copy of this process where that has the solver, else as a new one."""
+    if not is_preloaded(backend):
+        return "planner.backends.worker"
+    from planner.backends.worker import main
+
+    return main
 
 
 def _receive(child: Child, deadline: float) -> list[Any]:

@@ -15,6 +15,9 @@ BACKENDS = {
 """Import path (``module:class``) by name, in order of preference."""
 
 
+_PRELOADED: set[str] = set()
+
+
 @dataclass(frozen=True, slots=True)
 class BackendInfo:
     """A known backend; ``missing`` says why it cannot be used and what to do, or is None."""
@@ -41,6 +44,23 @@ def load_backend(name: str) -> Backend:
     except (ImportError, AttributeError) as error:
         raise BackendUnavailableError(f"backend {name!r} cannot be imported: {error}") from error
     return backend
+
+
+def preload(name: str) -> None:
+    """Import a solver into this process, so that its engines start as copies of the process.
+
+    Only for processes that stay with one thread, as a copy has no other.
+
+    Raises:
+        BackendUnavailableError: The solver cannot be used.
+    """
+    load_backend(name).prepare()
+    _PRELOADED.add(name)
+
+
+def is_preloaded(name: str) -> bool:
+    """Return whether `preload` has imported a solver into this process."""
+    return name in _PRELOADED
 
 
 def list_backends() -> tuple[BackendInfo, ...]:

@@ -25,9 +25,11 @@ from typing import Any
 from planner.backends import frames
 from planner.backends.base import Backend, EngineOptions, solve_here
 from planner.backends.frames import FAILED, OUT_OF_MEMORY, PROGRESS, READY, RESULT
+from planner.backends.memory_limit import set_memory_limit
 from planner.backends.registry import load_backend
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _GUARD_POLL_MS = 1000
 
 
@@ -39,7 +41,7 @@ def main(arguments: list[str]) -> int:
     guard = os.getpid()
     solver = os.fork()
     if solver == 0:
-        _die_with(guard)
+        die_with(guard)
         serve(name, request, reply)
         return 0
     os.close(reply)
@@ -63,7 +65,7 @@ def serve(name: str, request: int, reply: int) -> None:
         try:
             answer = _answer(backend, options, model, reply)
         except MemoryError:
-            _set_memory_limit(None)
+            set_memory_limit(None)
             answer = (OUT_OF_MEMORY, "the memory limit was reached")
         except Exception as error:  # noqa: BLE001
             answer = (FAILED, f"{type(error).__name__}: {error}")
@@ -81,28 +83,25 @@ def _answer(
         last = values
         frames.write(reply, (PROGRESS, objective, bound, fresh))
 
-    _set_memory_limit(options.memory_limit_bytes)
+    set_memory_limit(options.memory_limit_bytes)
     model = pickle.loads(pickled_model)
     result = solve_here(backend, model, replace(options, memory_limit_bytes=None), report)
-    _set_memory_limit(None)
+    set_memory_limit(None)
     return (RESULT, result)
 
 
-def _set_memory_limit(limit: int | None) -> None:
-    """Limit the address space of this process and of those that it starts."""
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    soft = hard if limit is None else limit
-    if hard != resource.RLIM_INFINITY and soft > hard:
-        soft = hard
-    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def _die_with(guard: int) -> None:
-    """Ask Linux to end this process when the guard ends."""
+def die_with(guard: int) -> None:
+    """Ask Linux to end this process when its parent, the guard, ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != guard:
             os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Ask Linux to make this process the parent of descendants whose own parent ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _guard(planner: int, solver: int, request: int) -> int:

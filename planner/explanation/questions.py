@@ -7,16 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from planner.check import check_plan
 from planner.explanation.known_plans import Known, KnownPlans
-from planner.explanation.nearby import nearby_plans
 from planner.instance.schema import Instance
 from planner.plan import Plan
 from planner.search.result import Progress, SolveResult, SolveStatus
 from planner.search.solve import solve
 
-NEARBY_SHARE = 0.25
-"""Part of a question's time for plans near the known ones, before the solve."""
 LEAST_S = 0.05
 """With less time left nothing is begun."""
 
@@ -159,13 +155,7 @@ class Answerer:
         verdict.offer(self.known.best_of(part))
         began = time.monotonic()
         if limit_s > LEAST_S:
-            seeds = [known.plan.degrees for known in self.known]
-            cutoff = verdict.time_us
-            near = began + NEARBY_SHARE * limit_s
-            for found in nearby_plans(part, seeds, cutoff, near):
-                verdict.offer(self._accepted(part, found))
-                self.known.add([found])
-            result = self._solve(part, label, began + limit_s - time.monotonic())
+            result = self._solve(part, label, limit_s, verdict.plan)
             self._take(verdict, result)
             self.known.add(Known(*pair) for pair in result.found)
         verdict.wall_time_s = time.monotonic() - began
@@ -177,30 +167,16 @@ class Answerer:
         verdict.offer(self.known.best_in(larger))
         began = time.monotonic()
         if limit_s > LEAST_S:
-            assert verdict.plan is not None
-            seeds = [verdict.plan.degrees]
-            near = began + NEARBY_SHARE * limit_s
-            for found in nearby_plans(larger, seeds, verdict.time_us, near):
-                verdict.offer(self._accepted(larger, found))
-            result = self._solve(larger, label, began + limit_s - time.monotonic())
+            result = self._solve(larger, label, limit_s, verdict.plan)
             self._take(verdict, result)
             if verdict.plan is not None:
                 self.known.add_foreign([verdict.plan])
         verdict.wall_time_s = time.monotonic() - began
         return verdict
 
-    def _accepted(self, instance: Instance, found: Known) -> Known:
-        """The plan itself, once the checker has accepted it at its price."""
-        report = check_plan(instance, found.plan)
-        if not report.feasible or report.time_us != found.time_us:
-            reasons = "; ".join(f"{v.rule}: {v.message}" for v in report.violations)
-            raise RuntimeError(
-                f"internal disagreement: a plan priced at {found.time_us} µs is checked as "
-                f"{report.time_us} µs ({reasons or 'accepted'})"
-            )
-        return found
-
-    def _solve(self, instance: Instance, label: str, limit_s: float) -> SolveResult:
+    def _solve(
+        self, instance: Instance, label: str, limit_s: float, start: Plan | None
+    ) -> SolveResult:
         def report(progress: Progress) -> None:
             if self.progress is not None:
                 self.progress(replace(progress, phase=f"{label}, {progress.phase}"))
@@ -211,6 +187,7 @@ class Answerer:
             backend=self.backend,
             seed=self.seed,
             workers=self.workers,
+            start_plans=() if start is None else (start,),
             progress=report,
         )
         self.interrupted = self.interrupted or result.limit == "interrupt"

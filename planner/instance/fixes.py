@@ -40,16 +40,17 @@ def with_fixes(instance: Instance, fixes: Iterable[str]) -> Instance:
     if not allowed:
         return instance
     try:
-        return narrowed(instance, {_search_key(key): value for key, value in allowed.items()})
+        return narrowed(instance, {search_key(key): value for key, value in allowed.items()})
     except InputError as error:
         for key in allowed:
-            place = f"search.{_search_key(key)}"
+            place = f"search.{search_key(key)}"
             if error.path == place or error.path.startswith((f"{place}[", f"{place}.")):
                 raise InputError(f"--fix {key}", error.reason, error.suggestion) from None
         raise
 
 
-def _search_key(key: str) -> str:
+def search_key(key: str) -> str:
+    """The key of ``search`` that fixes a plan field."""
     return f"fixed_{key}" if key == LAYERS else key
 
 

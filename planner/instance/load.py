@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from planner.instance import catalog
 from planner.instance.errors import InputError, describe, first_input_error, nearest
 from planner.instance.huggingface import from_config, is_config, read_config
+from planner.instance.model import ModelSpec
 from planner.instance.schema import Instance
 from planner.instance.text import read_json
 
@@ -33,8 +34,30 @@ def load_instance(source: str | Path | Mapping[str, Any]) -> Instance:
     InputError
         With the path of the first problem, the reason and the nearest right name.
     """
+    return _validated(*_document(source))
+
+
+def instance_document(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """Read an instance as the JSON object that it is, with a model file replaced by its fields.
+
+    The object is not validated; the parameters are those of :func:`load_instance`.
+
+    Raises
+    ------
+    InputError
+        If the instance or its model cannot be read.
+    """
+    document, directory = _document(source)
+    model = _model(document.get("model"), directory)
+    if isinstance(model, ModelSpec):
+        model = model.model_dump(mode="json", by_alias=True)
+    return document | ({"model": model} if "model" in document else {})
+
+
+def _document(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Path]:
+    """The JSON object of an instance, and the folder that its paths are relative to."""
     if isinstance(source, Mapping):
-        return _validated(dict(source), Path())
+        return dict(source), Path()
     if not isinstance(source, str | Path):
         raise InputError(
             "instance", f"expected a path, a name or an object, got {describe(source)}"
@@ -43,7 +66,7 @@ def load_instance(source: str | Path | Mapping[str, Any]) -> Instance:
     document = read_json(path)
     if not isinstance(document, dict):
         raise InputError(str(path), f"expected a JSON object, got {describe(document)}")
-    return _validated(document, path.parent)
+    return document, path.parent
 
 
 def narrowed(instance: Instance, allowed: Mapping[str, Any]) -> Instance:
@@ -58,13 +81,13 @@ def shipped_names() -> tuple[str, ...]:
     return tuple(
         sorted(
             path.name.removesuffix(".json")
-            for path in _shipped_directory().glob("*.json")
+            for path in shipped_directory().glob("*.json")
             if not path.name.endswith(_SCHEMA_SUFFIX)
         )
     )
 
 
-def _shipped_directory() -> Path:
+def shipped_directory() -> Path:
     """``instances/`` beside the package in a checkout, inside the package once installed."""
     checkout = Path(__file__).resolve().parents[2] / "instances"
     if (checkout / f"instance{_SCHEMA_SUFFIX}").is_file():
@@ -81,7 +104,7 @@ def _find(source: str | Path) -> Path:
             return path
         name = str(source).removesuffix(".json")
         if name == Path(name).name and name in shipped_names():
-            return _shipped_directory() / f"{name}.json"
+            return shipped_directory() / f"{name}.json"
         exists = path.exists()
     except (OSError, ValueError) as error:
         raise InputError(str(source), f"cannot be read: {error}") from None

@@ -73,10 +73,11 @@ def same_file(path: Path, other: Path) -> bool:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a whole file, text as UTF-8, or leave what was there.
+    """Write a whole file or leave what was there.
 
-    The content goes to a temporary file in the same folder, which then takes the place of the old
-    one; on any failure the temporary file is removed. A device or a pipe is written directly.
+    The content, text as UTF-8, goes to a temporary file in the same folder, which then takes the
+    place of the old one; on any failure the temporary file is removed. A device or a pipe is
+    written directly.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """
     try:
         target = _resolved(path)
-        data = content.encode() if isinstance(content, str) else content
+        data = content.encode("utf-8") if isinstance(content, str) else content
         if _is_replaceable(target):
             _replace(target, data)
         else:

@@ -1,4 +1,4 @@
-"""Progress of a solve on standard error: a live line on a terminal, else a line now and then."""
+"""Progress on standard error: a live line on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
-from planner.report.units import duration, percent
+from planner.report.units import duration, percent, rough_time
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
     from planner.search.result import Progress
+    from planner.sweeps.run import SweepProgress
 
 SECONDS_BETWEEN_LINES = 5.0
 """Pause between two lines where standard error is not a terminal."""
@@ -129,6 +130,54 @@ class _Live:
             total=progress.cases_total or None,
             completed=progress.cases_done,
         )
+
+
+@contextlib.contextmanager
+def sweep_reporter(stream: TextIO | None) -> Iterator[Callable[[SweepProgress], None]]:
+    """Show a sweep as a bar on a terminal, else as a line every few seconds.
+
+    Yields a function of the state of the sweep.
+    """
+    if stream is None or not stream.isatty():
+        yield _SweepLines(stream)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TimeElapsedColumn(), BarColumn(), TextColumn("{task.description}", markup=False))
+    with Bar(*columns, console=Console(file=stream), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda state: bar.update(
+            task, description=sweep_line(state), total=state.total or None, completed=state.done
+        )
+
+
+def sweep_line(state: SweepProgress) -> str:
+    """Return the state of a sweep as one line without the time."""
+    parts = [f"{state.done:,} of {state.total:,} points"]
+    if state.kept:
+        parts.append(f"{state.kept:,} kept")
+    if state.rate_per_s is not None and state.left_s is not None:
+        parts += [f"{60 * state.rate_per_s:.1f} a minute", f"{rough_time(state.left_s)} left"]
+    parts.append(f"{state.failed:,} failed")
+    return ", ".join(parts)
+
+
+class _SweepLines:
+    """Plain lines, at most one every few seconds."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._next = 0.0
+
+    def __call__(self, state: SweepProgress) -> None:
+        now = time.monotonic()
+        if self._stream is None or now < self._next:
+            return
+        self._next = now + SECONDS_BETWEEN_LINES
+        with contextlib.suppress(OSError):
+            print(f"[{state.elapsed_s:.1f} s] {sweep_line(state)}", file=self._stream, flush=True)
 
 
 @contextlib.contextmanager

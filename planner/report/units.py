@@ -15,6 +15,15 @@ def duration(us: float) -> str:
     return f"{us:.0f} µs"
 
 
+def rough_time(seconds: float) -> str:
+    """Return a time to wait in the unit that suits it: ``40 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
 def exact_seconds(us: int) -> str:
     """Return whole µs as seconds with all their digits."""
     return f"{us / 1e6:,.6f} s"

@@ -9,15 +9,22 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from planner.backends import Engine, EnginePool, select_backend
+from planner.backends import Engine, EnginePool, Limit, select_backend
 from planner.backends import SolveStatus as EngineStatus
-from planner.check import check_plan, price_layout, profiles_of_layout, time_of_layout
+from planner.check import (
+    check_plan,
+    memory_violations,
+    price_layout,
+    profiles_of_layout,
+    time_of_layout,
+)
 from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import Option, case_coefficients
 from planner.cost.profile_use import profile_uses_to_json
 from planner.instance.schema import Instance
 from planner.layout import Layout, to_plan
-from planner.plan import Degrees
+from planner.legality import layout_violations
+from planner.plan import Degrees, Plan
 from planner.problem import Problem
 from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound
 from planner.search.case_solver import CaseOutcome, CaseSolver
@@ -113,8 +120,10 @@ class Search:
         seed: int,
         workers: int,
         progress: Callable[[Progress], None] | None,
+        start_plans: Sequence[Plan] = (),
     ) -> None:
         self.instance = instance
+        self.start_plans = start_plans
         self.problem = Problem(instance)
         self.bounds = Bounds(self.problem)
         self.tree = Tree(self.problem, self.bounds)
@@ -262,6 +271,7 @@ class Search:
             self._push(box, self.tree.examine(box))
         with EnginePool() as engines:
             self.prover = self._solver(engines.engine(PROVER))
+            self._offer_starts()
             self._dive()
             while self.heap:
                 self._check_time()
@@ -283,6 +293,18 @@ class Search:
                     raise
             self._settle_winner(self._solver(engines.engine(self.backend)))
         self._close_rest()
+
+    def _offer_starts(self) -> None:
+        """Take the best of the given plans that are plans of this instance."""
+        for plan in self.start_plans:
+            violations, layout = layout_violations(self.problem, plan)
+            if violations or layout is None:
+                continue
+            price = price_layout(
+                self.problem, case_coefficients(self.problem, layout.degrees), layout
+            )
+            if not memory_violations(price.memory):
+                self._offer(layout, price.time_us)
 
     def _solver(self, engine: Engine) -> CaseSolver:
         workers = self.workers if engine.backend == PROVER else 1
@@ -474,7 +496,7 @@ class Search:
             on_plan=self._offer,
         )
         self._record(node.box.case, outcome, cutoff)
-        if outcome.status is EngineStatus.ERROR:
+        if outcome.status is EngineStatus.ERROR or outcome.limit is Limit.MEMORY:
             self.errors.append(outcome.message)
         proven = outcome.bound_us > cutoff or outcome.status is EngineStatus.OPTIMAL
         if proven:
@@ -580,6 +602,7 @@ def solve(
     seed: int = 0,
     workers: int = DEFAULT_WORKERS,
     progress: Callable[[Progress], None] | None = None,
+    start_plans: Sequence[Plan] = (),
 ) -> SolveResult:
     """Find the plan with the shortest iteration and prove that nothing in the space beats it.
 
@@ -606,6 +629,9 @@ def solve(
         Passed to the engine.
     progress
         Called now and then with the state of the search.
+    start_plans
+        Plans from anywhere, such as those of similar instances.  Those that are plans of this
+        instance start the search; the others are left out.
 
     Returns
     -------
@@ -635,6 +661,7 @@ def solve(
         seed=seed,
         workers=workers,
         progress=progress,
+        start_plans=start_plans,
     )
     limit: str | None = None
     try:

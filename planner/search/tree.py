@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import combinations, product
+from itertools import product
 from typing import Any, NamedTuple
 
 from planner import space
@@ -235,57 +235,3 @@ class Tree:
             part = box._replace(dp_shard=(shard,))
             verdict = Closed(part, "infeasible", "ep.groups", None)
             yield part, bound if shard in legal else verdict
-
-    def neighbours(self, case: Degrees) -> Iterator[Degrees]:
-        """Legal cases that differ from one in one or two degrees, dp adapted to what fits.
-
-        Each degree moves to the value before or after its own; dp is the largest or second largest
-        that fits, sharded as before or not at all, twice or half as much.
-        """
-        problem = self.problem
-        ranges = {
-            "tp": space.tp_range(problem),
-            "cp": space.cp_range(problem),
-            "ep": space.ep_range(problem),
-            "pp": space.pp_range(problem),
-            "virtual_stages": space.VIRTUAL_STAGES,
-            "micro_batch_size": space.MICRO_BATCH_SIZES,
-        }
-        steps: dict[str, list[int]] = {}
-        for name, values in ranges.items():
-            kept = self._keep(name, values)
-            if getattr(case, name) in kept:
-                place = kept.index(getattr(case, name))
-                near = kept[max(0, place - 1) : place + 2]
-                steps[name] = [value for value in near if value != kept[place]]
-        one = [{name: value} for name, near in steps.items() for value in near]
-        two = [a | b for a, b in combinations(one, 2) if a.keys() != b.keys()]
-        for moves in ({}, *one, *two):
-            found = case._replace(**moves)
-            if self._legal(found):
-                yield from self._with_dp(found)
-
-    def _legal(self, case: Degrees) -> bool:
-        model = self.problem.model
-        return (
-            space.tp_legal(self.problem, case.tp)
-            and space.cp_legal(self.problem, case.cp)
-            and case.pp * case.virtual_stages <= model.num_layers
-        )
-
-    def _with_dp(self, case: Degrees) -> Iterator[Degrees]:
-        shape = Shape(case.tp, case.cp, case.ep, case.etp, case.micro_batch_size)
-        cells = self.bounds.shape_work(shape).cells
-        fitting = [
-            dp
-            for dp in self.dp(case.micro_batch_size)
-            if dp * case.pp <= cells and self._right_gpus(shape, case.pp, dp)
-        ]
-        for dp in fitting[-2:]:
-            shards = self.dp_shard(dp)
-            for wanted in (1, case.dp_shard // 2, case.dp_shard, case.dp_shard * 2):
-                found = case._replace(dp=dp, dp_shard=wanted)
-                if wanted in shards and space.expert_groups_legal(
-                    found, self.problem.model.num_experts
-                ):
-                    yield found

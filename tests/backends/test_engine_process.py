@@ -345,3 +345,41 @@ def test_large_model_goes_through():
     model.minimize(x[0] + 2 * x[-1])
     with Engine("cp-sat") as engine:
         assert engine.solve(model).objective == 1
+
+
+PRELOADED = """
+import os, sys
+sys.path[:0] = {paths!r}
+from planner.backends import Engine, EngineOptions, preload
+from test_engine_status import simple
+
+for name in ("cp-sat", "fake_backends:Segfault", "fake_backends:Hang"):
+    preload(name)
+before = set(os.listdir("/proc/self/fd"))
+with Engine("cp-sat") as engine:
+    result = engine.solve(simple())
+    print(result.status.name, result.objective, engine.solve(simple()).status.name)
+    command = open(f"/proc/{{engine.child_pid}}/cmdline").read()
+    print("worker" in command, len(os.listdir(f"/proc/{{engine.child_pid}}/fd")) < 10)
+with Engine("fake_backends:Segfault") as engine:
+    print(engine.solve(simple()).message)
+with Engine("fake_backends:Hang", grace_s=0.2) as engine:
+    print(engine.solve(simple(), EngineOptions(time_limit_s=0.2)).limit.name)
+print(sorted(set(os.listdir("/proc/self/fd")) - before))
+"""
+
+
+def test_engines_of_a_preloaded_process_are_copies_of_it(own_temporary_folder):
+    """No interpreter is started, and everything else is as with a new process."""
+    tests = Path(__file__).parent
+    code = PRELOADED.format(paths=[str(tests), str(tests.parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.splitlines() == [
+        "OPTIMAL 2 OPTIMAL",
+        "False True",
+        "the solver process was ended by SIGSEGV",
+        "TIME",
+        "[]",
+    ], done.stderr
