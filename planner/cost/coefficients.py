@@ -279,22 +279,30 @@ class CaseCoefficients:
 
     def _parameters(self, unit: str) -> LayerParameters:
         """Parameters of a unit that one GPU holds."""
-        model = self.problem.model
-        if unit == "embedding":
-            return state.embedding_parameters(model, self.degrees)
-        if unit == "head":
-            return state.head_parameters(model, self.degrees)
-        return layer_parameters_per_gpu(model, unit, self.degrees)  # type: ignore[arg-type]
+        model, degrees = self.problem.model, self.degrees
+
+        def held() -> LayerParameters:
+            if unit == "embedding":
+                return state.embedding_parameters(model, degrees)
+            if unit == "head":
+                return state.head_parameters(model, degrees)
+            return layer_parameters_per_gpu(model, unit, degrees)  # type: ignore[arg-type]
+
+        return self._cached(("parameters", self._shape, unit), held)
 
     def _whole_parameters(self, unit: str) -> int:
         """Parameters of a unit, all GPUs of a replica together."""
         model = self.problem.model
-        ends = end_parameters(model)
-        if unit == "embedding":
-            return ends.embedding
-        if unit == "head":
-            return ends.total - ends.embedding
-        return layer_parameters(model, unit).total  # type: ignore[arg-type]
+
+        def whole() -> int:
+            ends = end_parameters(model)
+            if unit == "embedding":
+                return ends.embedding
+            if unit == "head":
+                return ends.total - ends.embedding
+            return layer_parameters(model, unit).total  # type: ignore[arg-type]
+
+        return self._cached(("whole parameters", unit), whole)
 
     def _per_unit(self, value: Callable[[str], int]) -> Units:
         return tuple(value(unit) for unit in self.units)

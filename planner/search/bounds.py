@@ -765,20 +765,30 @@ class CaseBounds:
         embedding, head = len(kinds), len(kinds) + 1
         last = degrees.pp - 1 if SCHEDULES[choice.schedule].chunk_map == "loop" else 0
         total = 0
-        for s in range(degrees.pp):
-            live = least_live(choice, degrees.pp, s, self.co.num_microbatches)
-            is_last = s == last
-            room = limit - (costs.head_working if is_last else costs.working)
-            if s == 0:
-                room -= costs.state[embedding] + live * activation[embedding]
-            if is_last:
-                room -= costs.state[head] + activation[head]
+        for live, stages in self._live_stages(choice):
             per_layer = min(costs.state[u] + live * activation[u] for u in kinds)
-            layers = room // per_layer if per_layer else self.layers
-            if layers < degrees.virtual_stages:
-                return False
-            total += layers
+            ends = {s for s in (0, last) if s in stages}
+            for s, count in [*((s, 1) for s in ends), (None, len(stages) - len(ends))]:
+                if not count:
+                    continue
+                room = limit - (costs.head_working if s == last else costs.working)
+                if s == 0:
+                    room -= costs.state[embedding] + live * activation[embedding]
+                if s == last:
+                    room -= costs.state[head] + activation[head]
+                layers = room // per_layer if per_layer else self.layers
+                if layers < degrees.virtual_stages:
+                    return False
+                total += count * layers
         return total >= self.layers
+
+    def _live_stages(self, choice: ScheduleChoice) -> list[tuple[int, range]]:
+        """Stages with as many microbatches alive at the least, and how many these are."""
+        pp, m = self.co.degrees.pp, self.co.num_microbatches
+        first = least_live(choice, pp, 0, m)
+        if least_live(choice, pp, pp - 1, m) == first:
+            return [(first, range(pp))]
+        return [(least_live(choice, pp, s, m), range(s, s + 1)) for s in range(pp)]
 
 
 def _stage_sync(way: _SyncWay, *, hides: bool) -> StageSync:

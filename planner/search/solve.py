@@ -53,6 +53,8 @@ INEXACT_SLACK = 50
 """Engines with tolerances may look for the winner up to one part in so many above its Z."""
 WINNER_LIMIT_S = 120.0
 """Time for the chosen engine to confirm the winning case."""
+DIVE_CELLS = 16
+"""Cells of a pipeline degree that are bounded to choose where a first plan is looked for."""
 DIVE_TRIES = 6
 """Cells of a pipeline degree in which a first plan is looked for."""
 WHOLE_LAYERS_LIMIT_S = 20.0
@@ -435,13 +437,8 @@ class Search:
                     heap = heaps.setdefault(box.pp[0], [])
                     heapq.heappush(heap, _Node(bound, next(self.serial), box))
         for heap in sorted(heaps.values()):
-            tries = successes = 0
-            while (
-                heap
-                and tries < DIVE_TRIES
-                and successes < DIVE_PLANS
-                and heap[0].bound_us < self._beyond_us
-            ):
+            ready: list[_Node] = []
+            while heap and len(ready) < DIVE_CELLS and heap[0].bound_us < self._beyond_us:
                 self._check_time()
                 self._report("searching")
                 node = heapq.heappop(heap)
@@ -451,12 +448,19 @@ class Search:
                             heapq.heappush(heap, _Node(bound, next(self.serial), box))
                     continue
                 cell = self._cell(node)
-                if cell.step == Cell.STEPS - 1:
-                    tries += 1
-                    successes += self._try_cell(cell)
-                elif not cell.finished:
+                if not cell.finished and cell.step < Cell.STEPS - 1:
                     cell.refine(self._beyond_us)
-                    heapq.heappush(heap, replace(node, bound_us=cell.bound.value_us))
+                    node = replace(node, bound_us=cell.bound.value_us)
+                    if cell.step < Cell.STEPS - 1:
+                        heapq.heappush(heap, node)
+                        continue
+                if cell.cases:
+                    ready.append(node)
+            tries = [self._cell(node) for node in sorted(ready)[:DIVE_TRIES]]
+            successes = 0
+            for cell in tries:
+                if successes < DIVE_PLANS and cell.bound.value_us < self._beyond_us:
+                    successes += self._try_cell(cell)
 
     def _cell(self, node: _Node) -> Cell:
         """What is known of the cell of a node."""
