@@ -277,6 +277,10 @@ class CaseCoefficients:
         tokens = self.degrees.micro_batch_size * training.sequence_length
         return 2 * tokens * self.problem.model.hidden_size
 
+    def _unit_key(self, unit: str) -> tuple[object, ...]:
+        """What the parameters of a unit depend on: tied ends are held twice where pp > 1."""
+        return self._shape, unit, 1 if unit in self.kinds else self.degrees.pp
+
     def _parameters(self, unit: str) -> LayerParameters:
         """Parameters of a unit that one GPU holds."""
         model, degrees = self.problem.model, self.degrees
@@ -288,7 +292,7 @@ class CaseCoefficients:
                 return state.head_parameters(model, degrees)
             return layer_parameters_per_gpu(model, unit, degrees)  # type: ignore[arg-type]
 
-        return self._cached(("parameters", self._shape, unit), held)
+        return self._cached(("parameters", self._unit_key(unit)), held)
 
     def _whole_parameters(self, unit: str) -> int:
         """Parameters of a unit, all GPUs of a replica together."""
@@ -398,7 +402,7 @@ class CaseCoefficients:
         """Seconds of a collective of one unit's parameters over its shard group."""
         degrees = self.degrees
         dense, experts = state.dense_shard(degrees), state.expert_shard(degrees)
-        key = ("shard", self._shape, dense, experts, op, unit, gpu_class, width, latency_only)
+        key = ("shard", self._unit_key(unit), dense, experts, op, gpu_class, width, latency_only)
 
         def seconds() -> float:
             held = self._parameters(unit)
@@ -599,7 +603,7 @@ class CaseCoefficients:
         group = degrees.ep * degrees.etp
         expert_ranks = max(1, groups * degrees.dp_shard * degrees.cell_gpus // (group * experts))
         sizes = (dense, experts, ranks, expert_ranks)
-        key = ("replicas", self._shape, unit, gpu_class, width, sizes)
+        key = ("replicas", self._unit_key(unit), gpu_class, width, sizes)
 
         def seconds() -> float:
             held = self._parameters(unit)
