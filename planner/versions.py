@@ -5,12 +5,14 @@ from __future__ import annotations
 import platform
 from importlib import metadata
 
-PACKAGES = ("scaleacross-planner", "ortools", "pulp", "numpy", "pydantic")
+from planner import __version__
+
+PACKAGES = ("ortools", "pulp", "numpy", "pydantic")
 
 
 def versions() -> dict[str, str]:
     """Versions of Python, the planner and its solvers ("not installed" where one is missing)."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "scaleacross-planner": __version__}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)

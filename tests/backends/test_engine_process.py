@@ -360,7 +360,7 @@ with Engine("cp-sat") as engine:
     result = engine.solve(simple())
     print(result.status.name, result.objective, engine.solve(simple()).status.name)
     command = open(f"/proc/{{engine.child_pid}}/cmdline").read()
-    print("worker" in command, len(os.listdir(f"/proc/{{engine.child_pid}}/fd")) < 10)
+    print("-m" in command.split(chr(0)), len(os.listdir(f"/proc/{{engine.child_pid}}/fd")) < 10)
 with Engine("fake_backends:Segfault") as engine:
     print(engine.solve(simple()).message)
 with Engine("fake_backends:Hang", grace_s=0.2) as engine:

@@ -10,7 +10,16 @@ from planner.plan import Plan
 from planner.search.result import Progress, SolveResult
 from planner.search.solve import Search, solve
 
-FIXES = ["tp=1", "cp=1", "ep=1", "micro_batch_size=1", "schedule=1f1b"]
+FIXES = [
+    "tp=1",
+    "cp=1",
+    "ep=1",
+    "micro_batch_size=1",
+    "schedule=1f1b",
+    "sharding=ddp",
+    "recompute=none",
+    "overlap=false",
+]
 
 
 def solved(*fixes: str, starts: tuple[Plan, ...] = ()) -> SolveResult:

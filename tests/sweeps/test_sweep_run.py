@@ -403,7 +403,8 @@ def test_neighbours_are_the_nearest_finished_points() -> None:
 def test_without_pyarrow_there_is_a_csv_and_a_note(
     finished: tuple[Path, SweepResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    copied(finished, tmp_path, without=0)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    result = sweep(small(axes=[], variants={"one": small()["variants"]["one"]}), tmp_path)
+    result = sweep(small(), tmp_path)
     assert [path.name for path in result.files] == ["results.csv"]
     assert "pip install 'scaleacross-planner[sweep]'" in result.notes[0]
