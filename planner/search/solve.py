@@ -390,7 +390,8 @@ class Search:
         if node.step == 0:
             self._try_heuristics(case)
         elif node.step == 1:
-            self._whole_layers(case)
+            if case.bounds.choices.fixed_layers is None:
+                self._whole_layers(case)
         else:
             self._solve_case(node, case.bounds.choices, case.values, node.bound_us)
             return
