@@ -331,7 +331,7 @@ def _nic_rows(v: PlainVariables, s: int, quantity: str, nic: Variable) -> None:
     """The NICs of a hosting site send what the stage exchanges."""
     name = "reduce_nic" if quantity == "gradient" else "gather_nic"
     for sync, n in product(v.sync, range(2, v.num_sites + 1)):
-        case = [*v.literal(v.sync, sync), v.hosts[s][n]]
+        case = [v.hosts[s][n], *v.literal(v.sync, sync)]
         for g, class_host in v.class_host[s].items():
             for units, options in v.option_groups(
                 lambda o, g=g, sync=sync, n=n: getattr(v.co.sync(g, o, sync, n), name)  # type: ignore[misc]
