@@ -415,7 +415,11 @@ class _Exchange(NamedTuple):
 def _combined(
     units: Units, costs: Sequence[SyncCosts], exchange: _Exchange, *, gradient: bool
 ) -> int:
-    """Synchronisation inside and between sites, one after the other or side by side."""
+    """Synchronisation inside and between sites, one after the other or side by side.
+
+    A flat ring runs beside the in-site part of the ring, and after the reduce-scatter of the shard
+    groups whose shards it carries.
+    """
     inside = max(
         dot(units, c.reduce) + c.reduce_latency
         if gradient
@@ -427,7 +431,10 @@ def _combined(
     nic = max(dot(units, c.reduce_nic if gradient else c.gather_nic) for c in costs)
     latency = exchange.gradient_latency if gradient else exchange.parameter_latency
     between = max(exchange.gradient if gradient else exchange.parameter, nic + latency)
-    return inside + between if costs[0].sequential else max(inside, between)
+    if costs[0].sequential:
+        return inside + between
+    scatter = max(dot(units, c.scatter) + c.scatter_latency for c in costs) if gradient else 0
+    return max(inside, scatter + between)
 
 
 def _combined_tail(
@@ -446,7 +453,12 @@ def _combined_tail(
         for c in costs
     )
     between = exchange.gradient_tail if gradient else exchange.parameter_tail
-    return inside + between if costs[0].sequential else max(inside, between)
+    if costs[0].sequential:
+        return inside + between
+    scatter = 0
+    if gradient:
+        scatter = max(c.scatter_tail + (stage == 0) * c.scatter[unit] for c in costs)
+    return max(inside, scatter + between)
 
 
 def _exchange_times(
