@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from planner.backends import Engine, Limit
-from planner.backends import SolveStatus as EngineStatus
 from planner.check import check_plan
 from planner.choices import CaseChoices
 from planner.cost.coefficients import case_coefficients
@@ -16,35 +15,34 @@ from planner.search.bounds import Bounds, CaseBounds
 from planner.search.case_solver import CaseOutcome, CaseSolver
 from planner.search.result import SolveResult, SolveStatus
 
-CBC_LIMIT_S = 30.0
-"""Time of one attempt of CBC."""
-CBC_SLACK = 10
-"""The last attempt lets CBC look for plans up to one part in so many above the optimum."""
+ATTEMPT_LIMIT_S = 30.0
+"""Time of one attempt."""
+SLACK = 10
+"""The last attempt looks for plans up to one part in so many above the optimum."""
 
 
-def winning_case(instance: Instance, result: SolveResult, engine: Engine) -> CaseOutcome:
-    """The degrees case of the plan of a result, solved once more as a model by another engine.
+def winning_case(
+    instance: Instance, plan: Plan, optimum: int, engine: Engine, *, workers: int = 1
+) -> CaseOutcome:
+    """The degrees case of the best plan, solved as a model by an engine.
 
-    How long CBC takes, and whether its point keeps every row, is a matter of chance, so it gets up
-    to three equivalent models: with the optimum as cutoff and the choices whose bound allows it,
-    with all choices, and with all choices and a cutoff above the optimum.  The first proof counts.
+    How long an engine takes is a matter of chance, so it gets up to three equivalent models: with
+    the optimum as cutoff and the choices whose bound allows it, with all choices, and with all
+    choices and a cutoff above the optimum.  The first proof counts.
     """
-    assert result.plan is not None
-    assert result.time_us is not None
     problem = Problem(instance)
-    choices = CaseChoices(problem, case_coefficients(problem, result.plan.degrees))
+    choices = CaseChoices(problem, case_coefficients(problem, plan.degrees))
     bounds = CaseBounds(Bounds(problem), choices)
-    optimum = result.time_us
     kept = [pair for pair in choices.pairs if bounds.choice(*pair).value_us <= optimum]
     attempts = [
         (choices.only(kept), optimum),
         (choices, optimum),
-        (choices, optimum + optimum // CBC_SLACK),
+        (choices, optimum + optimum // SLACK),
     ]
     for alternatives, cutoff_us in attempts:
-        solver = CaseSolver(problem, engine)
-        outcome = solver.solve(alternatives, cutoff_us, deadline=time.monotonic() + CBC_LIMIT_S)
-        if outcome.limit is not Limit.TIME and outcome.status is not EngineStatus.ERROR:
+        solver = CaseSolver(problem, engine, workers=workers)
+        outcome = solver.solve(alternatives, cutoff_us, deadline=time.monotonic() + ATTEMPT_LIMIT_S)
+        if outcome.limit is not Limit.TIME:
             break
     return outcome
 

@@ -23,8 +23,8 @@ from tests.brute_force import count_layouts, enumerate_layouts
 FEWEST_PLANS = 3_000
 MOST_PLANS = 60_000
 
-FEWEST_NETWORK_PLANS = 100
-MOST_NETWORK_PLANS = 1_000
+FEWEST_NETWORK_PLANS = 60
+MOST_NETWORK_PLANS = 600
 
 Document = dict[str, Any]
 
@@ -539,7 +539,7 @@ def _network(rng: random.Random) -> _Draft:
     far = [name for name in ("site1", "site2") if name not in near and name != remote]
     ends = [("metro", remote), *((name, "metro") for name in near)]
     ends += [(name, remote) for name in far]
-    speed = rng.choice(("slow", "medium", "far"))
+    speed = rng.choice(("medium", "far"))
     for source, target in ends:
         trunk = source == "metro"
         cluster["links"].append(_link(rng, source, target, speed if trunk else "fast"))
@@ -554,7 +554,7 @@ def _network(rng: random.Random) -> _Draft:
         "dp": [dp],
         "micro_batch_size": [1],
         "virtual_stages": [1],
-        "schedule": rng.sample(("gpipe", "1f1b", "zb_h1"), 1 if pp == 1 else 2),
+        "schedule": [rng.choice(("gpipe", "1f1b", "1f1b", "zb_h1"))],
         "extra_warmup": [0, 1],
         "placement_kind": kinds,
     }

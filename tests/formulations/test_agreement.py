@@ -44,7 +44,7 @@ def test_enumeration_and_both_engines_agree(seed: int, cbc: Engine) -> None:
     if brute.plan is None or brute.best_time_us is None:
         assert brute.feasible == 0
         return
-    outcome = winning_case(instance, result, cbc)
+    outcome = winning_case(instance, brute.plan, brute.best_time_us, cbc)
     assert outcome.status is EngineStatus.OPTIMAL, (outcome.status, outcome.message)
     assert outcome.time_us == outcome.bound_us == brute.best_time_us
     assert "CBC" in outcome.engine
