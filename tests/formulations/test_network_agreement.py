@@ -93,7 +93,7 @@ def test_the_instances_have_what_they_are_for() -> None:
 def engines() -> Iterator[dict[Engine, int]]:
     """A warm CP-SAT and a warm CBC with their workers."""
     with EnginePool() as pool:
-        yield {pool.engine("cp-sat"): 2, pool.engine("cbc"): 1}
+        yield {pool.engine("cp-sat"): 4, pool.engine("cbc"): 1}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
