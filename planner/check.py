@@ -425,7 +425,11 @@ class _Exchange(NamedTuple):
 def _combined(
     units: Units, costs: Sequence[SyncCosts], exchange: _Exchange, *, gradient: bool
 ) -> int:
-    """Synchronisation inside and between sites, one after the other or side by side."""
+    """Synchronisation inside and between sites, one after the other or side by side.
+
+    A flat ring runs beside the in-site part of the ring, and after the reduce-scatter of the shard
+    groups whose shards it carries.
+    """
     inside = max(
         dot(units, c.reduce) + c.reduce_latency
         if gradient
@@ -433,7 +437,10 @@ def _combined(
         for c in costs
     )
     whole = exchange.whole
-    return inside + whole if costs[0].sequential else max(inside, whole)
+    if costs[0].sequential:
+        return inside + whole
+    scatter = max(dot(units, c.scatter) + c.scatter_latency for c in costs) if gradient else 0
+    return max(inside, scatter + whole)
 
 
 def _combined_tail(
@@ -452,7 +459,12 @@ def _combined_tail(
         for c in costs
     )
     tail = exchange.tail
-    return inside + tail if costs[0].sequential else max(inside, tail)
+    if costs[0].sequential:
+        return inside + tail
+    scatter = 0
+    if gradient:
+        scatter = max(c.scatter_tail + (stage == 0) * c.scatter[unit] for c in costs)
+    return max(inside, scatter + tail)
 
 
 def _exchange_times(

@@ -23,6 +23,9 @@ from tests.brute_force import count_layouts, enumerate_layouts
 FEWEST_PLANS = 3_000
 MOST_PLANS = 60_000
 
+FEWEST_NETWORK_PLANS = 60
+MOST_NETWORK_PLANS = 600
+
 Document = dict[str, Any]
 
 _ALL: dict[str, tuple[Any, ...]] = {
@@ -87,7 +90,49 @@ def random_instance(seed: int) -> Instance:
             return _limited(instance, draft, rng)
 
 
-def _resized(draft: _Draft, most: int, rng: random.Random) -> Instance | None:
+def random_network(seed: int) -> Instance:
+    """A small instance whose network decides; always the same one for a seed.
+
+    Several sites share the uplink of a hub, links allow different protocols, tokens reach a limited
+    number of nodes; some instances have jitter, zones, measured curves and rates, a histogram of
+    tokens per expert or a protocol for each class besides.  Between :data:`FEWEST_NETWORK_PLANS`
+    and :data:`MOST_NETWORK_PLANS` plans are legal.
+    """
+    rng = random.Random(f"network instance {seed}")
+    while True:
+        draft = _network(rng)
+        draft.document["name"] = f"random-network-{seed}"
+        with_network_features(draft.document, rng)
+        instance = _resized(draft, MOST_NETWORK_PLANS, rng, fewest=FEWEST_NETWORK_PLANS)
+        if instance is not None:
+            return _limited(instance, draft, rng)
+
+
+def with_network_features(document: Document, rng: random.Random) -> None:
+    """Give links jitter and measured rates, sites zones and curves, experts a histogram."""
+    for link in document["cluster"]["links"]:
+        link["loss"] = rng.choice((link.get("loss", 0.0), 1e-4, 1e-2))
+        link["jitter_s"] = rng.choice((0.0, 1e-4, 2e-3))
+        if rng.random() < 0.5:
+            rate = rng.choice((0.2, 0.5)) * link["bandwidth_gbps"]
+            link["measured"] = [{"protocol": link["protocols"][0], "bandwidth_gbps": rate}]
+    for site in document["cluster"]["sites"]:
+        node = max(site["gpu"]["gpus_per_node"], site["gpu"]["scale_up_domain"])
+        if site["num_gpus"] > node:
+            site |= {"zone_gpus": node, "fabric_oversubscription": rng.choice((2, 4))}
+        if rng.random() < 0.5:
+            piece = {"step_s": 6e-6, "bytes_per_s": rng.choice((5e9, 40e9))}
+            curve = {"tier": "network", "launch_s": 3e-5, "pieces": [piece]}
+            site["measured"] = [curve | {"collective": name} for name in ("all_reduce", "p2p")]
+    if document["model"].get("num_experts"):
+        document["training"]["routing_imbalance"] = 1.0
+        experts = range(document["model"]["num_experts"])
+        document["training"]["tokens_per_expert"] = [rng.randint(1, 9) for _ in experts]
+
+
+def _resized(
+    draft: _Draft, most: int, rng: random.Random, *, fewest: int = FEWEST_PLANS
+) -> Instance | None:
     """The instance, its search narrowed until at most ``most`` plans are left."""
     steps = 0
     while True:
@@ -96,7 +141,7 @@ def _resized(draft: _Draft, most: int, rng: random.Random) -> Instance | None:
         except InputError:
             return None
         number = count_layouts(instance, most)
-        if number < FEWEST_PLANS:
+        if number < fewest:
             return None
         if number <= most:
             return instance
@@ -470,6 +515,59 @@ def _hopeless(rng: random.Random) -> _Draft:
     """Any of the others, with so little memory that few plans or none fit."""
     draft = rng.choice((_free, _bubble, _state, _activations))(rng)
     return draft._replace(tightness=rng.choice((-1.0, -1.0, 0.0, 0.001)))
+
+
+def _network(rng: random.Random) -> _Draft:
+    """Three sites of which at least two share the uplink of a hub, and experts on two nodes."""
+    pp, dp, kinds = rng.choice(
+        (
+            (1, 4, ["dp-out"]),
+            (1, 6, ["dp-out"]),
+            (2, 2, ["pp-out"]),
+            (2, 4, ["mixed"]),
+            (2, 4, ["mixed", "dp-out", "pp-out"]),
+        )
+    )
+    gpus = [rng.choice((2, 4)) for _ in range(3)]
+    cluster = _cluster(rng, gpus, 1, "fast")
+    cluster["hubs"], cluster["links"] = [{"name": "metro"}], []
+    remote = "site2"
+    if rng.random() < 0.9:
+        remote = "exchange"
+        cluster["hubs"].append({"name": remote})
+    near = ["site0", "site1"] if rng.random() < 0.8 else ["site0"]
+    far = [name for name in ("site1", "site2") if name not in near and name != remote]
+    ends = [("metro", remote), *((name, "metro") for name in near)]
+    ends += [(name, remote) for name in far]
+    speed = rng.choice(("medium", "far"))
+    for source, target in ends:
+        trunk = source == "metro"
+        cluster["links"].append(_link(rng, source, target, speed if trunk else "fast"))
+    model = _model(rng, rng.choice((2, 3)), moe=True)
+    model |= {"num_experts": 8, "experts_per_token": 4}
+    model |= {"num_routing_groups": 2, "routing_groups_per_token": 1}
+    search: Document = {
+        "tp": [1],
+        "cp": [1],
+        "ep": [2],
+        "pp": [pp],
+        "dp": [dp],
+        "micro_batch_size": [1],
+        "virtual_stages": [1],
+        "schedule": [rng.choice(("gpipe", "1f1b", "1f1b", "zb_h1"))],
+        "extra_warmup": [0, 1],
+        "placement_kind": kinds,
+    }
+    return _draft(
+        rng,
+        model=model,
+        cluster=cluster,
+        batch=dp * rng.choice((1, 2)),
+        sequence=rng.choice((128, 512)),
+        search=search,
+        tightness=rng.choice((None, None, 0.3, 0.05)),
+        keep=("placement_kind",),
+    )
 
 
 _THEMES: tuple[Callable[[random.Random], _Draft], ...] = (

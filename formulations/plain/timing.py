@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -360,18 +360,24 @@ def _stage_sync(
     inside_tail = model.integer(f"{quantity}_inside_tail_{s}", 0, v.sync_limit)
     exposed = model.integer(f"{quantity}_exposed_{s}", 0, v.sync_limit)
     exposed_tail = model.integer(f"{quantity}_exposed_tail_{s}", 0, v.sync_limit)
-    _inside_rows(v, s, gradient, inside, inside_tail)
+    _inside_rows(v, s, "reduce" if gradient else "gather", list(v.sync), inside, inside_tail)
+    scatter: Linear | int = 0
+    scatter_tail: Linear | int = 0
+    if gradient and between is not None and _scatters(v, s):
+        scatter = model.integer(f"scatter_{s}", 0, v.sync_limit)
+        scatter_tail = model.integer(f"scatter_tail_{s}", 0, v.sync_limit)
+        _inside_rows(v, s, "scatter", ["flat"], scatter, scatter_tail)
     for sync in v.sync:
         sequential = sync == "hierarchical"
         when = v.literal(v.sync, sync)
-        for total, part, other in (
-            (exposed, inside, between),
-            (exposed_tail, inside_tail, tail),
+        for total, part, first, other in (
+            (exposed, inside, scatter, between),
+            (exposed_tail, inside_tail, scatter_tail, tail),
         ):
             model.add(total >= part, when, family="exposed")
             if other is not None:
-                both = part + other if sequential else linear_sum([other])
-                model.add(total >= both, when, family="exposed")
+                before = part if sequential else first
+                model.add(total >= linear_sum([other]) + before, when, family="exposed")
     plain = [o for o in v.option if not o.overlap]
     hiding = [o for o in v.option if o.overlap]
     if plain:
@@ -379,6 +385,16 @@ def _stage_sync(
     if hiding:
         model.add(time >= exposed_tail + optimizer, _when(v, hiding), family="exposed")
         _hidden_rows(v, s, gradient, time - optimizer - exposed, hiding)
+
+
+def _scatters(v: PlainVariables, s: int) -> bool:
+    """Whether a reduce-scatter inside the site may precede a flat ring of a stage."""
+    return "flat" in v.sync and any(
+        any(costs.scatter) or costs.scatter_latency
+        for n in v.hosts[s]
+        for g in v.class_host[s]
+        for costs in (v.co.sync(g, option, "flat", n) for option in v.option)
+    )
 
 
 def _when(v: PlainVariables, options: list[Option]) -> list[Variable]:
@@ -420,11 +436,15 @@ def _optimizer_rows(v: PlainVariables, s: int, optimizer: Variable) -> None:
 
 
 def _inside_rows(
-    v: PlainVariables, s: int, gradient: bool, inside: Variable, inside_tail: Variable
+    v: PlainVariables,
+    s: int,
+    name: str,
+    syncs: Sequence[Sync],
+    inside: Variable,
+    inside_tail: Variable,
 ) -> None:
-    name = "reduce" if gradient else "gather"
     embedding = v.co.units.index("embedding")
-    for sync in v.sync:
+    for sync in syncs:
         for n, number in v.hosts[s].items():
             for g, class_host in v.class_host[s].items():
                 when = [class_host, *v.literal(v.sync, sync)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.backends.base import BackendUnavailableError, package_version
-from planner.backends.big_m import PlainProgram
+from planner.backends.big_m import PlainProgram, PlainRow
 
 SENSES = {"<=": -1, "==": 0, ">=": 1}
 
@@ -44,10 +44,21 @@ def build(program: PlainProgram, start: Sequence[int] | None = None) -> PulpProg
         pulp.LpAffineExpression([(variables[i], c) for i, c in program.objective.items()])
     )
     for position, row in enumerate(program.rows):
-        total = pulp.LpAffineExpression([(variables[i], c) for i, c in row.terms.items()])
-        constraint = pulp.LpConstraint(total, SENSES[row.sense], rhs=row.rhs)
+        unit = _unit(row)
+        total = pulp.LpAffineExpression([(variables[i], c / unit) for i, c in row.terms.items()])
+        constraint = pulp.LpConstraint(total, SENSES[row.sense], rhs=row.rhs / unit)
         problem.addConstraint(constraint, f"c{position:06d}")
     return PulpProgram(problem, variables)
+
+
+def _unit(row: PlainRow) -> int:
+    """Return the power of ten by which a row is divided, so that its least coefficient has a digit.
+
+    Engines keep rows to an absolute tolerance, which the rounding of large numbers alone exceeds:
+    CBC then calls such rows broken, or returns fractions.  Powers of ten keep every digit in an
+    exchange file.
+    """
+    return int(10 ** (len(str(min(map(abs, row.terms.values())))) - 1))
 
 
 def missing_pulp() -> str | None:

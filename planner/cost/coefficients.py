@@ -95,7 +95,8 @@ class SyncCosts(NamedTuple):
     ``reduce_nic`` and ``gather_nic`` are the time that the NICs of one site need for the exchange
     between sites.
     ``sequential`` says that the exchange between sites follows the one inside (hierarchical) and
-    does not run beside it (flat ring).
+    does not run beside it (flat ring).  The flat ring carries shards, so that the part ``scatter``
+    of ``reduce``, the shard group's reduce-scatter, precedes it all the same.
     """
 
     reduce: Units
@@ -107,6 +108,9 @@ class SyncCosts(NamedTuple):
     reduce_nic: Units
     gather_nic: Units
     sequential: bool
+    scatter: Units
+    scatter_latency: int
+    scatter_tail: int
 
 
 class ExchangeCosts(NamedTuple):
@@ -548,15 +552,20 @@ class CaseCoefficients:
         own_reduce = option.sharding == "zero1"
         own_gather = option.sharding in ("zero1", "zero2")
 
+        def scatter(unit: str, *, latency_only: bool = False) -> float:
+            if not own_reduce:
+                return 0.0
+            return self._shard_time(
+                "reduce_scatter", unit, gpu_class, width, latency_only=latency_only
+            )
+
         def reduce(unit: str, *, latency_only: bool = False) -> float:
-            seconds = 0.0
-            if own_reduce:
-                seconds += self._shard_time(
-                    "reduce_scatter", unit, gpu_class, width, latency_only=latency_only
-                )
-            return seconds + self._replica_time(
+            return scatter(unit, latency_only=latency_only) + self._replica_time(
                 unit, gpu_class, option, local, 0 if latency_only else width
             )
+
+        def first(unit: str, *, latency_only: bool = False) -> float:
+            return 0.0 if option.spanning else scatter(unit, latency_only=latency_only)
 
         def gather(unit: str, *, latency_only: bool = False) -> float:
             if not own_gather:
@@ -567,6 +576,7 @@ class CaseCoefficients:
 
         reduce_latency = max(reduce(k, latency_only=True) for k in self.kinds)
         gather_latency = max(gather(k, latency_only=True) for k in self.kinds)
+        scatter_latency = max(first(k, latency_only=True) for k in self.kinds)
         factors = self._exchange_factors(option, sync, hosts)
         nic = self.problem.classes[gpu_class].nic_bytes_per_s
         port = degrees.dp / hosts * degrees.cell_gpus * nic
@@ -587,6 +597,9 @@ class CaseCoefficients:
                 lambda u: _us(sent[1] * self._whole_parameters(u) * state.WEIGHT_BYTES)
             ),
             sequential=sync == "hierarchical",
+            scatter=self._per_unit(lambda u: _us(max(0.0, first(u) - first(u, latency_only=True)))),
+            scatter_latency=_us(scatter_latency),
+            scatter_tail=min(_us(first(k)) for k in self.kinds),
         )
 
     def _replica_time(

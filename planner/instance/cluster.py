@@ -79,6 +79,25 @@ class GpuSpec(Frozen):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _profile_of_what_runs(self) -> Self:
+        if self.profile is None:
+            return self
+        measured: list[tuple[Precision, tuple[str | int, ...]]] = [
+            (precision, ("efficiency", precision)) for precision in self.profile.efficiency
+        ]
+        measured += [
+            (product.precision, ("products", i, "precision"))
+            for i, product in enumerate(self.profile.products)
+        ]
+        for precision, at in measured:
+            if not self.runs(precision):
+                has = ", ".join(self.peak_flops)
+                raise problem(
+                    f"GPU {self.name} has no {precision} peak, only {has}", at=("profile", *at)
+                )
+        return self
+
 
 class Site(Frozen):
     """A datacenter: equal GPUs behind one fabric."""

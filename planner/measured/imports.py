@@ -60,7 +60,8 @@ def import_measurements(
     Raises
     ------
     InputError
-        One line with file, line number and reason, if a file cannot be read or used.
+        One line with file, line number and reason, if a file cannot be read or used, or says the
+        same as another one.
     """
     if kind not in KINDS:
         raise InputError(
@@ -73,7 +74,19 @@ def import_measurements(
         "iperf3": _streams,
         "perftest": _messages,
     }
-    return readers[kind]([(read_text(Path(file)), str(file)) for file in files])
+    texts = [(read_text(Path(file)), str(file)) for file in files]
+    _check_distinct(texts)
+    return readers[kind](texts)
+
+
+def _check_distinct(texts: list[tuple[str, str]]) -> None:
+    """Refuse a measurement that is given twice: it would count twice in a fit or a median."""
+    first: dict[str, int] = {}
+    for i, (text, file) in enumerate(texts):
+        other = texts[first.setdefault(text, i)][1]
+        if first[text] != i:
+            same = "is given twice" if other == file else f"holds the same as {other}"
+            raise refused(file, None, f"{same}; give each measurement once")
 
 
 def _collectives(texts: list[tuple[str, str]], tier: Tier | None) -> Imported:

@@ -109,8 +109,8 @@ class Part(NamedTuple):
     """What one team does for a bucket.
 
     ``network`` ticks of its network, ``latency`` after which the result is there, and the
-    exchanges.  ``ready`` is the number of cells of the team that must be ready, 0 for a bucket
-    that begins with the iteration.
+    exchanges, which a flat ring begins ``scatter`` ticks after the network.  ``ready`` is the
+    number of cells of the team that must be ready, 0 for a bucket that begins with the iteration.
     """
 
     team: int
@@ -118,6 +118,7 @@ class Part(NamedTuple):
     network: int
     latency: int
     exchanges: tuple[Exchange, ...]
+    scatter: int = 0
 
 
 class Bucket(NamedTuple):
@@ -445,7 +446,7 @@ class _Simulator:
             if sequential:
                 self._at(done, call)
             else:
-                self._at(now, call)
+                self._at(begin + part.scatter if part.scatter else now, call)
 
     def _exchange(self, bucket: int, exchange: Exchange, number: int, now: int) -> None:
         """Send one piece; the next follows when the first hop has served this one."""

@@ -11,7 +11,7 @@ from rich.table import Table
 from planner.instance.cluster import refusal
 from planner.problem import Problem
 from planner.report.output import json_text
-from planner.report.units import bytes_text, percent
+from planner.report.units import bytes_text, four_digits, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,15 +87,17 @@ def render_links(document: Mapping[str, Any], console: Console) -> None:
     """Print what :func:`describe_links` found, one table a link and direction."""
     for link in document["links"]:
         console.print(
-            f"{link['link']}: {link['from']} to {link['to']}, {link['capacity_gbps']:,.4g} Gb/s, "
-            f"{link['delay_s'] * 1e6:,.4g} us one way"
+            f"{link['link']}: {link['from']} to {link['to']}, "
+            f"{four_digits(link['capacity_gbps'])} Gb/s, "
+            f"{four_digits(link['delay_s'] * 1e6)} us one way"
             + (", a protocol for each class" if link["per_class"] else ""),
             style="bold",
         )
         rows: list[tuple[str, ...]] = []
         for row in link["protocols"]:
             if row["available"]:
-                rate, latency = f"{row['bandwidth_gbps']:,.4g}", f"{row['latency_s'] * 1e6:,.4g}"
+                rate = four_digits(row["bandwidth_gbps"])
+                latency = four_digits(row["latency_s"] * 1e6)
                 rows.append((row["protocol"], rate, latency, f"by {row['reason']}"))
             else:
                 rows.append((row["protocol"], "-", "-", row["reason"]))
@@ -113,10 +115,11 @@ def render_import(imported: Imported, console: Console) -> None:
         ranks = ", ".join(map(str, fit.ranks))
         console.print(f"{curve.collective} on tier {curve.tier}, {ranks} ranks", style="bold")
         pieces = [
-            f"{p.step_s * 1e6:.4g} us/step, {p.bytes_per_s / 1e9:.4g} GB/s" for p in curve.pieces
+            f"{four_digits(p.step_s * 1e6)} us/step, {four_digits(p.bytes_per_s / 1e9)} GB/s"
+            for p in curve.pieces
         ]
         joined = {"max": "the slowest of ", "min": "the fastest of "}[curve.combine]
-        time = f"{curve.launch_s * 1e6:.4g} us + " + (joined if len(pieces) > 1 else "")
+        time = f"{four_digits(curve.launch_s * 1e6)} us + " + (joined if len(pieces) > 1 else "")
         aside = ", ".join(bytes_text(size) for size in fit.outliers) or "none"
         _print_table(
             ("", ""),

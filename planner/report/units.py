@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from itertools import groupby
 
 
@@ -27,6 +28,11 @@ def rough_time(seconds: float) -> str:
 def exact_seconds(us: int) -> str:
     """Return whole µs as seconds with all their digits."""
     return f"{us / 1e6:,.6f} s"
+
+
+def four_digits(value: float) -> str:
+    """Return a number rounded to four digits, thousands separated, never with an exponent."""
+    return f"{Decimal(f'{value:.4g}'):,f}"
 
 
 def percent(fraction: float) -> str:

@@ -361,6 +361,7 @@ class _Synchronisation:
         for d, c in zip(hosts, sync, strict=True):
             network = dot(load, c.reduce if gradient else c.gather)
             latency = c.reduce_latency if gradient else c.gather_latency
+            scatter = dot(load, c.scatter) + c.scatter_latency if gradient else 0
             nic = dot(load, c.reduce_nic if gradient else c.gather_nic) * TICKS_PER_US
             mib = dot(load, costs.gradient if gradient else costs.parameter)
             times = costs.gradient_latencies if gradient else costs.parameter_latencies
@@ -380,6 +381,7 @@ class _Synchronisation:
                     network * TICKS_PER_US,
                     latency * TICKS_PER_US,
                     exchanges,
+                    scatter * TICKS_PER_US,
                 )
             )
         rank = plan.pp - 1 - stage if gradient else stage

@@ -158,14 +158,18 @@ def read_runs(source: str | Path | Sequence[Mapping[str, Any]]) -> tuple[Run, ..
     Raises
     ------
     InputError
-        If the file cannot be read, or a row has a field of the wrong type; names the field.
+        If the file cannot be read or has both lists, or a row has a field of the wrong type;
+        names the field.
     """
     if isinstance(source, str | Path):
         where, document = str(source), read_json(Path(source))
     else:
         where, document = "runs", list(source)
     if isinstance(document, dict):
-        document = next((document[k] for k in ("runs", "rows") if k in document), document)
+        lists = [key for key in ("runs", "rows") if key in document]
+        if len(lists) > 1:
+            raise InputError(where, "has both 'runs' and 'rows'; give one list of runs")
+        document = document[lists[0]] if lists else document
     if not isinstance(document, list):
         raise InputError(where, f"expected a list of runs, got {describe(document)}")
     return tuple(_run(i, row) for i, row in enumerate(document))

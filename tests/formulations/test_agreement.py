@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from planner.backends import Engine, EnginePool, Limit
+from planner.backends import Engine, EnginePool
 from planner.backends import SolveStatus as EngineStatus
-from planner.check import check_plan
-from planner.choices import CaseChoices
-from planner.cost.coefficients import case_coefficients
-from planner.instance.schema import Instance, StackSpec
-from planner.plan import Degrees, Plan
-from planner.problem import Problem
-from planner.search.bounds import Bounds, CaseBounds
-from planner.search.case_solver import CaseOutcome, CaseSolver
-from planner.search.result import SolveResult, SolveStatus
+from planner.instance.schema import StackSpec
 from planner.search.solve import solve
+from tests.agreement import assert_settled, tie_key, winning_case
 from tests.brute_force import best_plan
 from tests.random_instances import random_instance
 
@@ -28,10 +20,6 @@ SOFTWARE_SEEDS = range(10)
 """Seeds that are also tried with software unlike any of the catalog."""
 CBC_SEEDS = range(3, 200, 10)
 """Seeds on which CBC is the engine of the whole search."""
-CBC_LIMIT_S = 30.0
-"""Time of one attempt of CBC."""
-CBC_SLACK = 10
-"""The last attempt lets CBC look for plans up to one part in so many above the optimum."""
 
 
 @pytest.fixture(scope="session")
@@ -39,60 +27,6 @@ def cbc() -> Iterator[Engine]:
     """One warm CBC."""
     with EnginePool() as pool:
         yield pool.engine("cbc")
-
-
-def winning_case(instance: Instance, result: SolveResult, engine: Engine) -> CaseOutcome:
-    """The degrees case of the plan of a result, solved once more as a model by another engine.
-
-    How long CBC takes is a matter of chance, so it gets up to three equivalent models: with the
-    optimum as cutoff and the choices whose bound allows it, with all choices, and with all choices
-    and a cutoff above the optimum.  The first proof counts.
-    """
-    assert result.plan is not None
-    assert result.time_us is not None
-    problem = Problem(instance)
-    choices = CaseChoices(problem, case_coefficients(problem, result.plan.degrees))
-    bounds = CaseBounds(Bounds(problem), choices)
-    optimum = result.time_us
-    kept = [pair for pair in choices.pairs if bounds.choice(*pair).value_us <= optimum]
-    attempts = [
-        (choices.only(kept), optimum),
-        (choices, optimum),
-        (choices, optimum + optimum // CBC_SLACK),
-    ]
-    for alternatives, cutoff_us in attempts:
-        solver = CaseSolver(problem, engine)
-        outcome = solver.solve(alternatives, cutoff_us, deadline=time.monotonic() + CBC_LIMIT_S)
-        if outcome.limit is not Limit.TIME:
-            break
-    return outcome
-
-
-def tie_key(plan: Plan | None) -> tuple[int, int, Degrees] | None:
-    """What decides between plans of equal Z: crossings, GPUs and degrees."""
-    if plan is None:
-        return None
-    hosts = sum(part.last_stage - part.first_stage + 1 for part in plan.placement)
-    moves = sum(flow.replicas for flow in plan.flows)
-    return moves + hosts - plan.pp, plan.gpus_used, plan.degrees
-
-
-def assert_settled(instance: Instance, result: SolveResult) -> None:
-    """The result is a proof: OPTIMAL with Z = bound and an accepted plan, or INFEASIBLE."""
-    certificate = result.certificate
-    assert sum(entry["cases"] for entry in certificate["cases"]) == certificate["cases_total"]
-    assert not result.provenance["errors"]
-    if result.plan is None:
-        assert result.status is SolveStatus.INFEASIBLE, result.reason
-        assert all(entry["verdict"] != "open" for entry in certificate["cases"])
-        return
-    assert result.status is SolveStatus.OPTIMAL, result.reason
-    assert result.bound_us == result.time_us
-    assert all(entry["verdict"] != "open" for entry in certificate["cases"])
-    report = check_plan(instance, result.plan)
-    assert report.feasible, report.violations
-    assert report.time_us == result.time_us
-    assert sum(result.breakdown_us.values()) == result.time_us
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -110,7 +44,7 @@ def test_enumeration_and_both_engines_agree(seed: int, cbc: Engine) -> None:
     if brute.plan is None or brute.best_time_us is None:
         assert brute.feasible == 0
         return
-    outcome = winning_case(instance, result, cbc)
+    outcome = winning_case(instance, brute.plan, brute.best_time_us, cbc)
     assert outcome.status is EngineStatus.OPTIMAL, (outcome.status, outcome.message)
     assert outcome.time_us == outcome.bound_us == brute.best_time_us
     assert "CBC" in outcome.engine

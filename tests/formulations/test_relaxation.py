@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import pytest
 
@@ -11,7 +11,6 @@ from formulations.cuts import CutPool
 from formulations.plain import build_plain
 from planner.backends import EngineOptions, EnginePool, SolveStatus
 from planner.instance.load import load_instance
-from planner.instance.profile import Precision
 from planner.instance.schema import Instance
 from tests.formulations.case_models import Converged, choices_of
 from tests.random_instances import random_instance
@@ -67,7 +66,7 @@ def fixed(instance: Instance) -> Instance:
     """The instance with constants of its own, so that golden values outlive a new fit."""
     document = instance.model_dump(mode="json", by_alias=True)
     for site in document["cluster"]["sites"]:
-        site["gpu"]["profile"] = {"efficiency": dict.fromkeys(get_args(Precision), CONSTANTS)}
+        site["gpu"]["profile"] = {"efficiency": dict.fromkeys(site["gpu"]["peak_flops"], CONSTANTS)}
     return load_instance({**document, "stack": STACK})
 
 

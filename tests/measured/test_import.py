@@ -22,6 +22,7 @@ from planner.measured.fit import curve_seconds, fit_curve
 from planner.measured.samples import CollectiveRun, Sample
 from planner.problem import Problem
 from planner.report.network import describe_links
+from planner.report.units import four_digits
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "measured"
 MIB = 1 << 20
@@ -396,6 +397,16 @@ def test_unknown_kinds_and_missing_files(capsys: pytest.CaptureFixture[str]) -> 
         import_measurements("iperf3", [])
 
 
+def test_a_measurement_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, other = str(logs(*VTRAIN)[0]), tmp_path / "copy.txt"
+    assert main(["import", "nccl-tests", log, log]) == 2
+    error = f"error: {log}: is given twice; give each measurement once\n"
+    assert capsys.readouterr().err == error
+    other.write_bytes(Path(log).read_bytes())
+    with pytest.raises(InputError, match=r"copy.txt: holds the same as .*; give each"):
+        import_measurements("nccl-tests", [log, other])
+
+
 def test_the_command_prints_and_writes_one_fragment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -433,3 +444,16 @@ def test_links_show_why_a_protocol_is_no_choice(capsys: pytest.CaptureFixture[st
     assert "'ib_ar' is lossless up to 1 km" in capsys.readouterr().out
     assert main(["links", "nemotron-340b-1000km", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == document
+
+
+def test_wide_links_are_printed_without_exponent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["links", "moe-400b-5-buildings"]) == 0
+    out = capsys.readouterr().out
+    assert "e+0" not in out
+    assert [four_digits(v) for v in (102_400, 3102.4, 0.97, 5_100, 123_456.7)] == [
+        "102,400",
+        "3,102",
+        "0.97",
+        "5,100",
+        "123,500",
+    ]

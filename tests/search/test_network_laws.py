@@ -22,13 +22,15 @@ from planner.problem import Problem
 from planner.search.result import SolveStatus
 from planner.search.solve import solve
 from tests.brute_force import best_plan
-from tests.random_instances import random_instance
+from tests.random_instances import random_instance, random_network, with_network_features
 
 Document = dict[str, Any]
 Link = dict[str, Any]
 
-SEEDS = (5, 6, 7, 15, 16, 25, 26)
-"""Plans over two or three sites, joined directly, by a chain or by a hub."""
+FIRST_HUB = 1000
+SEEDS = (5, 6, 7, 15, 16, 25, 26, *range(FIRST_HUB, FIRST_HUB + 6))
+"""Plans over two or three sites, joined directly, by a chain or by hubs that share an uplink; with
+losses, jitter, zones, measured curves and rates, histograms of tokens per expert."""
 
 WORST = 1 << 62
 """Z where there is no plan."""
@@ -38,30 +40,16 @@ PROTOCOLS = ("rdma_ecmp", "rdma_ecmp_qp16", "rdma_spray", "rdma_ec", "tcp_cubic"
 
 @lru_cache
 def decorated(seed: int) -> str:
-    """The random instance of a seed with jitter, losses, zones, curves and a histogram."""
+    """The network of a seed: below :data:`FIRST_HUB` joined anyhow, from there on by hubs."""
+    if seed >= FIRST_HUB:
+        instance = random_network(seed - FIRST_HUB)
+        return instance.model_dump_json(by_alias=True)
     instance = random_instance(seed)
     document: Document = instance.model_dump(by_alias=True, mode="json")
     document["search"] = instance.search.model_dump(exclude_unset=True, mode="json")
-    rng = random.Random(f"network {seed}")
+    with_network_features(document, random.Random(f"network {seed}"))
     for link in document["cluster"]["links"]:
-        link["loss"] = rng.choice((link["loss"], 1e-4, 1e-2))
-        link["jitter_s"] = rng.choice((0.0, 1e-4, 2e-3))
         link["distance_km"] = None
-        if rng.random() < 0.5:
-            rate = rng.choice((0.2, 0.5)) * link["bandwidth_gbps"]
-            link["measured"] = [{"protocol": link["protocols"][0], "bandwidth_gbps": rate}]
-    for site in document["cluster"]["sites"]:
-        node = max(site["gpus_per_node"], site["gpu"]["scale_up_domain"])
-        if site["num_gpus"] > node:
-            site |= {"zone_gpus": node, "fabric_oversubscription": rng.choice((2, 4))}
-        if rng.random() < 0.5:
-            piece = {"step_s": 6e-6, "bytes_per_s": rng.choice((5e9, 40e9))}
-            curve = {"tier": "network", "launch_s": 3e-5, "pieces": [piece]}
-            site["measured"] = [curve | {"collective": name} for name in ("all_reduce", "p2p")]
-    if document["model"]["num_experts"]:
-        document["training"]["routing_imbalance"] = 1.0
-        experts = range(document["model"]["num_experts"])
-        document["training"]["tokens_per_expert"] = [rng.randint(1, 9) for _ in experts]
     return load_instance(document).model_dump_json(by_alias=True)
 
 
@@ -105,7 +93,16 @@ def freer(link: Link, rng: random.Random) -> None:
         link["protocols"] = [*link["protocols"], rng.choice(more)]
 
 
-@pytest.mark.parametrize("better", [wider, cleaner, nearer, freer])
+def smoother(link: Link, rng: random.Random) -> None:
+    link["jitter_s"] *= rng.choice((0.0, 0.5))
+
+
+def measured_better(link: Link, rng: random.Random) -> None:
+    for rate in link["measured"]:
+        rate["bandwidth_gbps"] *= rng.choice((1.2, 2.0))
+
+
+@pytest.mark.parametrize("better", [wider, cleaner, nearer, smoother, freer, measured_better])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_better_link_never_costs_time(
     seed: int, better: Callable[[Link, random.Random], None]
@@ -116,7 +113,31 @@ def test_one_better_link_never_costs_time(
     assert value_of(document) <= base(seed)
 
 
-@pytest.mark.parametrize("seed", SEEDS[:4])
+def roomier_zone(site: Document) -> None:
+    site["zone_gpus"] = None if site["zone_gpus"] is None else site["num_gpus"]
+
+
+def thinner_oversubscription(site: Document) -> None:
+    site["fabric_oversubscription"] = 1 + (site["fabric_oversubscription"] - 1) / 2
+
+
+def quicker_curve(site: Document) -> None:
+    for curve in site["measured"]:
+        for piece in curve["pieces"]:
+            piece["bytes_per_s"] *= 2
+            piece["step_s"] /= 2
+
+
+@pytest.mark.parametrize("better", [roomier_zone, thinner_oversubscription, quicker_curve])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_better_site_never_costs_time(seed: int, better: Callable[[Document], None]) -> None:
+    document = document_of(seed)
+    for site in document["cluster"]["sites"]:
+        better(site)
+    assert value_of(document) <= base(seed)
+
+
+@pytest.mark.parametrize("seed", [*SEEDS[:4], FIRST_HUB, FIRST_HUB + 1])
 def test_a_choice_for_each_class_never_costs_time(seed: int) -> None:
     document = document_of(seed)
     for link in document["cluster"]["links"]:
@@ -127,7 +148,7 @@ def test_a_choice_for_each_class_never_costs_time(seed: int) -> None:
     assert value_of(document) <= together
 
 
-@pytest.mark.parametrize("seed", [5, 16, 25, 26])
+@pytest.mark.parametrize("seed", [5, 16, 25, 26, FIRST_HUB + 2])
 def test_the_search_finds_the_optimum_of_such_networks(seed: int) -> None:
     document = document_of(seed)
     result = solve(load_instance(document), backend="cp-sat")

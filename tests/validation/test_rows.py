@@ -26,6 +26,7 @@ def test_lists_and_wrapped_lists_are_read(tmp_path: Path) -> None:
     ("document", "message"),
     [
         ({"a": 1}, "expected a list of runs, got an object"),
+        ({"runs": [], "rows": [{}]}, "runs.json: has both 'runs' and 'rows'; give one list"),
         ([1], r"\[0\]: expected an object, got 1"),
         (
             [{"model": {"layers": -3}}],
