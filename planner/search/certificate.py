@@ -2,12 +2,14 @@
 
 Boxes that were closed in the same way are merged.  The multipliers stand in one table per template,
 as whole numbers, with a witness for every path: ``planner.verification`` finds the path again and
-checks the bound in rational numbers.
+checks the bound in whole numbers.  Rows of numbers are text: numbers apart by blanks, rows by
+commas, ``7x3`` for 7 7 7.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 from planner.pipeline.schedules import Template
@@ -96,7 +98,11 @@ def _table(bound: TemplateBound) -> dict[str, Any]:
         key = repr(witness)
         if key not in numbers:
             numbers[key] = len(paths)
-            paths.append(witness)
+            paths.append(
+                {"durations": numbers_text(witness["durations"])}
+                if "durations" in witness
+                else witness
+            )
         return numbers[key]
 
     def weighed(y: Multipliers) -> dict[str, Any]:
@@ -105,7 +111,7 @@ def _table(bound: TemplateBound) -> dict[str, Any]:
             for row, weight in y.rows
             if (whole := round(weight * WEIGHT_UNIT))
         ]
-        return {"rows": rows, "memory": _sparse(y.memory), "least": _sparse(y.least)}
+        return {"rows": rows_text(rows), "memory": _sparse(y.memory), "least": _sparse(y.least)}
 
     multipliers = [weighed(y) for y in bound.used.values()]
     shortages = [_shortage(found) for found in bound.used_unfit.values()]
@@ -132,7 +138,21 @@ def _shortage(found: Shortage) -> dict[str, Any]:
     return {"memory": _sparse(found.memory), "least": _sparse(found.least)}
 
 
-def _sparse(weights: FloatArray) -> list[list[int]]:
+def _sparse(weights: FloatArray) -> str:
     """Places and weights above 0."""
     whole = [round(float(weight) * WEIGHT_UNIT) for weight in weights]
-    return [[place, weight] for place, weight in enumerate(whole) if weight]
+    return rows_text([place, weight] for place, weight in enumerate(whole) if weight)
+
+
+def rows_text(rows: Iterable[Iterable[int]]) -> str:
+    """Rows of whole numbers as text."""
+    return ", ".join(" ".join(map(str, row)) for row in rows)
+
+
+def numbers_text(numbers: Iterable[int]) -> str:
+    """Whole numbers as text, repeated ones once with their count."""
+    parts = []
+    for number, same in groupby(numbers):
+        count = sum(1 for _ in same)
+        parts.append(f"{number}x{count}" if count > 1 else str(number))
+    return " ".join(parts)

@@ -9,13 +9,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from planner.instance.errors import InputError, first_input_error
 
 Values = Annotated[tuple[int, ...], Field(min_length=1)]
-Place = tuple[int, int]
-"""A place (memory row or chunk) and its weight."""
+LARGEST_TEXT = 1 << 20
+"""Most numbers of one text."""
+
+
+def _rows(value: object) -> list[list[int]]:
+    """Rows of whole numbers from text."""
+    if not isinstance(value, str):
+        raise ValueError("expected text of whole numbers")
+    return [[int(number) for number in row.split()] for row in value.split(",") if row.strip()]
+
+
+def _numbers(value: object) -> list[int]:
+    """Whole numbers from text; ``7x3`` is 7 7 7."""
+    if not isinstance(value, str):
+        raise ValueError("expected text of whole numbers")
+    result: list[int] = []
+    for part in value.split():
+        number, _, count = part.partition("x")
+        times = int(count or 1)
+        if not 0 < times <= LARGEST_TEXT - len(result):
+            raise ValueError("expected counts above 0, and fewer numbers")
+        result += [int(number)] * times
+    return result
+
+
+Weights = Annotated[tuple[tuple[int, int], ...], BeforeValidator(_rows)]
+"""Places (memory rows or chunks) and their weights."""
 
 
 class _Part(BaseModel):
@@ -68,7 +93,7 @@ class PathWitness(_Part):
     """
 
     slow_stage: int | None = None
-    durations: tuple[int, ...] | None = None
+    durations: Annotated[tuple[int, ...], BeforeValidator(_numbers)] | None = None
     common: Literal["own", "there", "there and back"] | None = None
     stage: int | None = None
 
@@ -76,16 +101,16 @@ class PathWitness(_Part):
 class Multipliers(_Part):
     """Weights of paths (number, whole start, whole end, weight), memory rows and chunks."""
 
-    rows: tuple[tuple[int, int, int, int], ...]
-    memory: tuple[Place, ...]
-    least: tuple[Place, ...]
+    rows: Annotated[tuple[tuple[int, int, int, int], ...], BeforeValidator(_rows)]
+    memory: Weights
+    least: Weights
 
 
 class Shortage(_Part):
     """Weights of memory rows that no split meets together."""
 
-    memory: tuple[Place, ...]
-    least: tuple[Place, ...]
+    memory: Weights
+    least: Weights
 
 
 class TemplateTable(_Part):
@@ -151,6 +176,6 @@ def parse_document(document: object) -> Document:
     if "certificate" not in document:
         raise InputError("certificate", "missing; a solve document with its certificate is needed")
     try:
-        return Document.model_validate(document, strict=None)
+        return Document.model_validate(document)
     except ValidationError as error:
         raise first_input_error(error, Document) from None
