@@ -114,7 +114,7 @@ class _Verifier:
     def plan(self) -> Plan | None:
         """The plan of the document."""
         found = self.document.plan
-        return None if found is None else parse_plan(found)
+        return None if found is None else parse_plan({"plan": found})
 
     @cached_property
     def report(self) -> CheckReport | None:
