@@ -35,6 +35,8 @@ SAFETY = 1e-7
 """Relative allowance for floating-point error."""
 SCALE = 1024
 """Fractions of a µs in which a fractional split is priced."""
+COARSE = 20_000
+"""Parts of the longest op in which a longest path is looked for: few digits, short witnesses."""
 MAX_WITNESSES = 24
 """Multipliers kept per template."""
 
@@ -365,19 +367,23 @@ class TemplateBound:
             constant - y.memory @ room + y.least.sum() + self.layers @ per_layer.min(axis=0)
         )
 
-    def known(self, costs: SplitCosts) -> float:
-        """Largest bound that the multipliers kept so far give, µs; 0 if there are none."""
+    def known(self, costs: SplitCosts, beyond_us: float) -> tuple[float, Multipliers | None]:
+        """Largest bound that the multipliers kept so far give, µs, and those; 0 if there are none.
+
+        Where some that are used already give more than ``beyond_us``, the bound is theirs, so that
+        a certificate needs few.
+        """
         if not self.solved:
-            return 0.0
+            return 0.0, None
         c = _Costs(costs, self.width)
         need, room = self._memory(costs)
-        values = [self._value(y, c, need, room) for y in self.solved]
-        best = max(values)
-        self._use(self.solved[values.index(best)])
-        return best * (1 - SAFETY)
-
-    def _use(self, multipliers: Multipliers) -> None:
-        self.used[id(multipliers)] = multipliers
+        values = [self._value(y, c, need, room) * (1 - SAFETY) for y in self.solved]
+        best = max(range(len(values)), key=values.__getitem__)
+        for i, y in enumerate(self.solved):
+            if values[i] >= beyond_us + 1 and id(y) in self.used:
+                best = i
+                break
+        return values[best], self.solved[best]
 
     def known_unfit(self, costs: SplitCosts) -> bool:
         """Whether kept multipliers of the memory rows show that no split fits."""
@@ -426,13 +432,17 @@ class TemplateBound:
         """
         if self.known_unfit(costs):
             return None
-        value = self.known(costs)
-        if value > beyond_us:
-            return int(value)
-        need, room = self._memory(costs)
-        if not self._fits(need, room):
-            return None
-        return int(max(value, self._solve(costs, need, room, beyond_us)))
+        value, strongest = self.known(costs, beyond_us)
+        if value <= beyond_us:
+            need, room = self._memory(costs)
+            if not self._fits(need, room):
+                return None
+            better, found = self._solve(costs, need, room, beyond_us)
+            if better > value:
+                value, strongest = better, found
+        if strongest is not None:
+            self.used[id(strongest)] = strongest
+        return int(value)
 
     def _base_rows(self, need: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Memory rows, "a chunk has a layer", "all layers of a kind", with a last column."""
@@ -477,7 +487,7 @@ class TemplateBound:
 
     def _solve(
         self, costs: SplitCosts, need: FloatArray, room: FloatArray, beyond_us: float
-    ) -> float:
+    ) -> tuple[float, Multipliers | None]:
         """The relaxation, with paths added while the split that it chooses has a longer one."""
         from scipy.optimize import linprog
 
@@ -505,9 +515,7 @@ class TemplateBound:
                 best, strongest = value, self.solved[-1]
             if self.any_warmup or best > beyond_us or not self._lengthen(found.x[:-1], c, best):
                 break
-        if strongest is not None:
-            self._use(strongest)
-        return best
+        return best, strongest
 
     def whole_layers(
         self, costs: SplitCosts, beyond_us: int, time_limit_s: float
@@ -611,8 +619,10 @@ class TemplateBound:
         """Add the longest path of a fractional split; False if it is not longer or known."""
         graph = event_graph(self.template)
         durations, whole = self._durations(split.reshape(self.chunks, self.width), c)
-        values = {key: durations[key] for key in graph.variables}
-        found, path = graph.critical_path(values)
+        unit = max(1, max(v for key, v in durations.items() if key.kind in "FBW") // COARSE)
+        values = {key: durations[key] // unit for key in graph.variables}
+        _, path = graph.critical_path(values)
+        found = sum(times * durations[key] for key, times in path.items())
         if found / SCALE <= value * (1 + TOLERANCE):
             return False
         first = next(key.index for key in path if key.kind == "start")

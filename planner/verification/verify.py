@@ -229,7 +229,7 @@ class _Verifier:
     def _infeasible(self, entry: Entry) -> Violation | None:
         follows = self.derivation.breaks(entry.rule, entry.box)
         if follows is None:
-            if entry.rule not in ("memory", "placement"):
+            if entry.rule not in ("memory", "placement", "virtual_stages.schedule"):
                 return Violation("rule", f"'{entry.rule}' is no rule that excludes plans")
             follows = self.derivation.at_least(entry.box, INFEASIBLE)
         if not follows:
