@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from planner.simulation.simulate import simulate
     from planner.sweeps.run import SweepResult, sweep
     from planner.validation.validate import Validation, validate_runs
+    from planner.verification.verify import Verification, verify
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ __all__ = [
     "SolveResult",
     "SweepResult",
     "Validation",
+    "Verification",
     "__version__",
     "check_plan",
     "explain",
@@ -51,6 +53,7 @@ __all__ = [
     "solve",
     "sweep",
     "validate_runs",
+    "verify",
 ]
 
 _HOMES = {
@@ -62,6 +65,7 @@ _HOMES = {
     "SolveResult": "planner.search.result",
     "SweepResult": "planner.sweeps.run",
     "Validation": "planner.validation.validate",
+    "Verification": "planner.verification.verify",
     "check_plan": "planner.check",
     "explain": "planner.explanation.explain",
     "import_measurements": "planner.measured",
@@ -71,6 +75,7 @@ _HOMES = {
     "solve": "planner.search.solve",
     "sweep": "planner.sweeps.run",
     "validate_runs": "planner.validation.validate",
+    "verify": "planner.verification.verify",
 }
 
 

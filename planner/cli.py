@@ -108,7 +108,9 @@ def cli(ctx: click.Context) -> int:
     "--formulation", default="plain", show_default=True, metavar="NAME", help="Model of a case."
 )
 @click.option("--heuristic", is_flag=True, help="Look for a good plan; prove only a bound.")
-@click.option("--certify", is_flag=True, help="Take a second witness for every solved case.")
+@click.option(
+    "--certify", is_flag=True, help="Ask a second engine about every case that rests on one."
+)
 @click.option(
     "--schedule",
     type=click.Choice(["templates", "synthesize"]),
@@ -245,6 +247,48 @@ def check(instance: str, plan: Path, as_json: bool) -> int:
 
         _print_report(lambda console: render_check(report, console))
     return 0 if report.feasible else 1
+
+
+@cli.command(
+    epilog="Exit codes: 0 accepted; 1 refused; 2 bad usage or invalid input; 130 interrupted."
+)
+@click.argument("instance")
+@click.argument("plan", type=Path)
+@click.option(
+    "--fix",
+    "fixes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A restriction that the document was solved with; repeat it as for 'solve'.",
+)
+@json_option
+@debug_option
+def verify(instance: str, plan: Path, fixes: tuple[str, ...], as_json: bool) -> int:
+    r"""Re-derive the proof in a solve document from the instance.
+
+    PLAN is a solve document with its certificate. The plan is priced again, the boxes must cover
+    the space, and every verdict must follow; no solver is used. Where only a solver stands behind
+    a verdict the report says which.
+
+    \b
+    Examples:
+      planner verify dense-17b-2-buildings plan.json
+      planner verify job.json plan.json --fix pp=8 --json
+    """
+    from planner.instance import load_instance
+    from planner.instance.fixes import with_fixes
+    from planner.instance.text import LARGEST_DOCUMENT, read_json
+    from planner.verification.verify import verify as run
+
+    job = with_fixes(load_instance(instance), fixes)
+    verification = run(job, read_json(plan, largest=LARGEST_DOCUMENT))
+    if as_json:
+        _print_json(verification.to_json())
+    else:
+        from planner.report.verification import render_verification
+
+        _print_report(lambda console: render_verification(verification, console))
+    return 0 if verification.accepted else 1
 
 
 @cli.command(

@@ -127,6 +127,16 @@ def test_validation_and_fit_predict_with_the_specification_alone(module: str) ->
     assert not {name for name in names if name.startswith(("planner.search", "planner.backends"))}
 
 
+@pytest.mark.parametrize("module", under("planner.verification", "planner.report.verification"))
+def test_verification_knows_no_engine_and_no_formulation(module: str) -> None:
+    """Of the search it knows the closed forms; what they load of a solver, they load when used."""
+    names = reached(module)
+    assert not tops(names) & (SOLVERS - {"scipy"})
+    assert "formulations" not in tops(names)
+    searching = {"solve", "cells", "tree", "case_solver", "heuristic"}
+    assert not names & {f"planner.search.{name}" for name in searching}
+
+
 @pytest.mark.parametrize("module", under("planner", "formulations"))
 def test_the_library_knows_no_benchmark_and_no_test(module: str) -> None:
     assert not tops(Imports(module).found) & {"bench", "tests", "docs"}
@@ -182,6 +192,7 @@ def loaded_after(statement: str) -> set[str]:
         "import planner.report.html.write, planner.report.figures.drawings",
         "import planner.search.solve, planner.search.result",
         "import planner.validation.validate, planner.report.validation",
+        "import planner.verification.verify, planner.report.verification",
         "from planner import *; assert load_instance('tiny').name == 'tiny'",
     ],
 )

@@ -254,6 +254,11 @@ class Bounds:
             )
         return self._templates[template]
 
+    @property
+    def template_bounds(self) -> tuple[TemplateBound, ...]:
+        """The relaxations that were looked at so far."""
+        return tuple(self._templates.values())
+
     @cached_property
     def _splits(self) -> dict[int, tuple[bool, ...]]:
         """By number of chunks, whether the allowed schedules split the backward."""
@@ -552,11 +557,20 @@ class CaseBounds:
         self, choice: ScheduleChoice, option: Option
     ) -> tuple[TemplateBound | None, SplitCosts]:
         """The relaxations of a pair's op orders and what they are priced by."""
-        rules = SCHEDULES[choice.schedule]
-        split = rules.split_backward
+        any_warmup = self.any_warmup(choice)
+        template = self.bounds.template(choice, self.co, any_warmup=any_warmup)
+        return template, self.split_costs(choice, option)
+
+    def any_warmup(self, choice: ScheduleChoice) -> bool:
+        """Whether plans with this schedule may have extra warm-up."""
+        return SCHEDULES[choice.schedule].has_extra_warmup and self._may_warm_up
+
+    def split_costs(self, choice: ScheduleChoice, option: Option) -> SplitCosts:
+        """What the layer split of a pair is priced by, at least."""
+        split = SCHEDULES[choice.schedule].split_backward
         memory = self.co.memory(option)
         way = _least_of(self._sync_ways(option))
-        costs = SplitCosts(
+        return SplitCosts(
             *self.unit_times(option, split),
             state=memory.state,
             activation=memory.split_activation if split else memory.activation,
@@ -567,8 +581,6 @@ class CaseBounds:
             occupancy=self._least_transfer[1],
             sync=_stage_sync(way, hides=option.overlap),
         )
-        any_warmup = rules.has_extra_warmup and self._may_warm_up
-        return self.bounds.template(choice, self.co, any_warmup=any_warmup), costs
 
     @cached_property
     def _least_transfer(self) -> tuple[int, int]:

@@ -18,8 +18,8 @@ from planner.check import (
     profiles_of_layout,
     time_of_layout,
 )
-from planner.choices import CaseChoices, ScheduleChoice
-from planner.cost.coefficients import Option, case_coefficients
+from planner.choices import CaseChoices
+from planner.cost.coefficients import case_coefficients
 from planner.cost.profile_use import profile_uses_to_json
 from planner.instance.schema import Instance
 from planner.layout import Layout, to_plan
@@ -29,11 +29,13 @@ from planner.problem import Problem
 from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound
 from planner.search.case_solver import CaseOutcome, CaseSolver
 from planner.search.cells import Cell, OpenCase
+from planner.search.certificate import certificate
 from planner.search.heuristic import best_protocols, case_plans
 from planner.search.infeasibility import explain_infeasibility
 from planner.search.longest import longest_us
 from planner.search.result import Progress, SolveResult, SolveStatus
 from planner.search.synthesis.plan_schedule import SynthesizedSchedule, synthesize_for_plans
+from planner.search.template_bound import whole_layers_engine
 from planner.search.tree import Box, Closed, Tree
 from planner.simulation.simulate import simulated_answer
 from planner.versions import versions
@@ -49,6 +51,8 @@ DEFAULT_WORKERS = 4
 """Search workers of the prover: a small portfolio, also on fewer cores."""
 PROVER = "cp-sat"
 """The engine that closes cases: it reasons in exact integers."""
+SECOND_ENGINE = "cbc"
+"""The engine that is asked about a case that the prover has closed."""
 INEXACT_SLACK = 50
 """Engines with tolerances may look for the winner up to one part in so many above its Z."""
 WINNER_LIMIT_S = 120.0
@@ -123,9 +127,11 @@ class Search:
         workers: int,
         progress: Callable[[Progress], None] | None,
         start_plans: Sequence[Plan] = (),
+        certify: bool = False,
     ) -> None:
         self.instance = instance
         self.start_plans = start_plans
+        self.certify = certify
         self.problem = Problem(instance)
         self.bounds = Bounds(self.problem)
         self.tree = Tree(self.problem, self.bounds)
@@ -150,6 +156,8 @@ class Search:
         self.floor_us = INFEASIBLE
         """Least bound of the cases that were given up without a verdict."""
         self.models: list[dict[str, Any]] = []
+        self.solved: list[tuple[dict[str, Any], OpenCase, int]] = []
+        """Entries that rest on an engine, their cases, and the Z up to which plans were wanted."""
         self.errors: list[str] = []
         self.notes: list[str] = []
         self._last_report = 0.0
@@ -212,12 +220,22 @@ class Search:
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise _OutOfTimeError
 
-    def _close(self, box: Box, verdict: str, rule: str, **numbers: Any) -> None:
+    def _close(self, box: Box, verdict: str, rule: str, **numbers: Any) -> dict[str, Any]:
         cases = self.tree.cases(box)
         self.cases_done += cases
-        self.closed.append(
-            {"box": box.to_json(), "cases": cases, "verdict": verdict, "rule": rule, **numbers}
-        )
+        entry = {"box": box.to_json(), "cases": cases, "verdict": verdict, "rule": rule, **numbers}
+        self.closed.append(entry)
+        return entry
+
+    def _close_bounded(self, node: _Node, verdict: str) -> None:
+        """Close a box by its bound; where whole layers are behind it the engine is named."""
+        if node.case is not None and any(b.rule == "layers" for b in node.case.values.values()):
+            entry = self._close(
+                node.box, verdict, "layers", bound_us=node.bound_us, engine=whole_layers_engine()
+            )
+            self.solved.append((entry, node.case, self._beyond_us))
+        else:
+            self._close(node.box, verdict, node.rule, bound_us=node.bound_us)
 
     def _push(self, box: Box, verdict: Closed | int, rule: str = "work", **known: Any) -> None:
         if isinstance(verdict, Closed):
@@ -283,7 +301,7 @@ class Search:
                     if node.bound_us > (self.incumbent.time_us if self.incumbent else 0):
                         break
                     heapq.heappop(self.heap)
-                    self._close(node.box, "bounded", node.rule, bound_us=node.bound_us)
+                    self._close_bounded(node, "bounded")
                     continue
                 if self._within_gap():
                     break
@@ -294,7 +312,9 @@ class Search:
                     heapq.heappush(self.heap, node)
                     raise
             self._settle_winner(self._solver(engines.engine(self.backend)))
-        self._close_rest()
+            self._close_rest()
+            if self.certify:
+                self._second_witnesses(engines)
 
     def _offer_starts(self) -> None:
         """Take the best of the given plans that are plans of this instance."""
@@ -328,12 +348,7 @@ class Search:
             proven = best is not None and self._decided(node)
             if not proven:
                 self.floor_us = min(self.floor_us, node.bound_us)
-            self._close(
-                node.box,
-                "bounded" if proven else "open",
-                node.rule,
-                bound_us=node.bound_us,
-            )
+            self._close_bounded(node, "bounded" if proven else "open")
 
     def _open(self, node: _Node) -> None:
         if node.case is not None:
@@ -393,7 +408,7 @@ class Search:
             if case.bounds.choices.fixed_layers is None:
                 self._whole_layers(case)
         else:
-            self._solve_case(node, case.bounds.choices, case.values, node.bound_us)
+            self._solve_case(node, case)
             return
         least = case.least
         if least.value_us >= INFEASIBLE:
@@ -480,14 +495,9 @@ class Search:
                 self._try_heuristics(case, DIVE_PAIRS)
         return self.incumbent is not before
 
-    def _solve_case(
-        self,
-        node: _Node,
-        choices: CaseChoices,
-        values: dict[tuple[ScheduleChoice, Option], ChoiceBound],
-        bound: int,
-    ) -> None:
+    def _solve_case(self, node: _Node, case: OpenCase) -> None:
         """Solve a case as a model by the prover, up to the incumbent's Z."""
+        choices, values, bound = case.bounds.choices, case.values, node.bound_us
         best = self.incumbent
         cutoff = longest_us(choices) if best is None else best.time_us
         kept = [pair for pair, value in values.items() if value.value_us <= cutoff]
@@ -505,7 +515,7 @@ class Search:
             self.errors.append(outcome.message)
         proven = outcome.bound_us > cutoff or outcome.status is EngineStatus.OPTIMAL
         if proven:
-            self._close(
+            entry = self._close(
                 node.box,
                 "solved",
                 "model",
@@ -515,6 +525,7 @@ class Search:
                 trusted=outcome.trusted,
                 rounds=outcome.rounds,
             )
+            self.solved.append((entry, case, cutoff))
             return
         self.floor_us = min(self.floor_us, max(bound, outcome.bound_us))
         self._close(
@@ -539,6 +550,37 @@ class Search:
                 **outcome.size,
             }
         )
+
+    def _second_witnesses(self, engines: EnginePool) -> None:
+        """Ask another engine about every case that rests on one, as far as the time goes.
+
+        Whole layers are HiGHS's word; there the prover solves the model of the case.
+        """
+        for entry, case, cutoff in self.solved:
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                break
+            self._report("asking a second engine")
+            layers = entry["rule"] == "layers"
+            kept = [
+                pair
+                for pair, value in case.values.items()
+                if (value.rule == "layers" if layers else value.value_us <= cutoff)
+            ]
+            solver = self._solver(engines.engine(PROVER if layers else SECOND_ENGINE))
+            outcome = solver.solve(
+                case.bounds.choices.only(kept), cutoff, deadline=self._winner_deadline()
+            )
+            self._record(case.bounds.co.degrees, outcome, cutoff)
+            entry["second"] = {
+                "engine": outcome.engine,
+                "status": outcome.status.name,
+                "agrees": outcome.bound_us >= min(entry["bound_us"], cutoff + 1),
+            }
+            if outcome.time_us is not None and outcome.time_us < entry["bound_us"]:
+                self.errors.append(
+                    f"{outcome.engine} found Z = {outcome.time_us} µs in a case that was closed "
+                    f"at {entry['bound_us']} µs"
+                )
 
     def _settle_winner(self, solver: CaseSolver) -> None:
         """Solve the winning case as a model by the chosen engine: Z, then the fewest crossings."""
@@ -626,7 +668,7 @@ def solve(
     heuristic
         Reserved; the search is the same with and without it.
     certify
-        Reserved; the certificate is the same with and without it.
+        Ask a second engine about every case that rests on one.
     schedule
         ``templates``: the schedules of the plan space; ``synthesize``: also op tables of their own
         for the placement found, reported beside the plan.  They take a quarter of the time limit.
@@ -667,6 +709,7 @@ def solve(
         workers=workers,
         progress=progress,
         start_plans=start_plans,
+        certify=certify,
     )
     limit: str | None = None
     try:
@@ -707,11 +750,12 @@ def _with_synthesis(result: SolveResult, search: Search, time_limit_s: float) ->
 def _result(search: Search, limit: str | None) -> SolveResult:
     best = search.incumbent
     bound = min(search.floor_us, best.time_us if best else INFEASIBLE)
-    certificate = {
-        "cases": search.closed,
-        "cases_total": search.cases_total,
-        "grade": _grade(search.closed),
-    }
+    proof = certificate(
+        search.closed,
+        search.cases_total,
+        search.bounds.template_bounds,
+        best.time_us if best else None,
+    )
     provenance = {
         "versions": versions(),
         "backend": search.backend,
@@ -724,7 +768,7 @@ def _result(search: Search, limit: str | None) -> SolveResult:
         "notes": search.notes,
     }
     if best is None:
-        return _without_plan(search, limit, certificate, provenance)
+        return _without_plan(search, limit, proof, provenance)
     co = case_coefficients(search.problem, best.layout.degrees)
     price = price_layout(search.problem, co, best.layout)
     if profiles := profiles_of_layout(search.problem, co, best.layout):
@@ -757,7 +801,7 @@ def _result(search: Search, limit: str | None) -> SolveResult:
         bound_us=bound,
         breakdown_us=price.breakdown_us,
         memory=price.memory,
-        certificate=certificate,
+        certificate=proof,
         provenance=provenance,
         simulated_us=simulated_us,
         found=tuple((c.time_us, to_plan(search.problem, c.layout)) for c in search.incumbents),
@@ -765,7 +809,7 @@ def _result(search: Search, limit: str | None) -> SolveResult:
 
 
 def _without_plan(
-    search: Search, limit: str | None, certificate: dict[str, Any], provenance: dict[str, Any]
+    search: Search, limit: str | None, proof: dict[str, Any], provenance: dict[str, Any]
 ) -> SolveResult:
     open_cases = any(c["verdict"] == "open" for c in search.closed)
     reason = f"no plan found; {_why_open(search)}"
@@ -781,7 +825,7 @@ def _without_plan(
             status = SolveStatus.NO_SOLUTION
     bound = search.floor_us if search.floor_us < INFEASIBLE else None
     return SolveResult(
-        search.instance, status, reason, limit, None, None, bound, {}, (), certificate, provenance
+        search.instance, status, reason, limit, None, None, bound, {}, (), proof, provenance
     )
 
 
@@ -789,14 +833,6 @@ def _why_open(search: Search) -> str:
     if search.errors:
         return f"some cases have no verdict, the solver failed: {search.errors[0]}"
     return "the asked gap is reached" if search.gap else "some cases have no verdict"
-
-
-def _grade(closed: list[dict[str, Any]]) -> str:
-    """What the verdicts rest on: ``open`` where some box has none."""
-    verdicts = {entry["verdict"] for entry in closed}
-    if "open" in verdicts:
-        return "open"
-    return "engine" if "solved" in verdicts else "re-derived"
 
 
 def _tally(closed: list[dict[str, Any]]) -> dict[str, int]:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from importlib import metadata
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,8 @@ SAFETY = 1e-7
 """Relative allowance for floating-point error."""
 SCALE = 1024
 """Fractions of a µs in which a fractional split is priced."""
+COARSE = 20_000
+"""Parts of the longest op in which a longest path is looked for: few digits, short witnesses."""
 MAX_WITNESSES = 24
 """Multipliers kept per template."""
 
@@ -103,6 +106,8 @@ class Row(NamedTuple):
     """Whole gather less what is hidden; False: the tail."""
     whole_end: bool
     """Whole reduction less what is hidden; False: the tail."""
+    witness: dict[str, Any]
+    """How anyone finds the path again; see :mod:`planner.search.certificate`."""
 
 
 class _Costs:
@@ -139,6 +144,14 @@ class Multipliers(NamedTuple):
     end_tail: FloatArray
     memory: FloatArray
     least: FloatArray
+    rows: tuple[tuple[Row, float], ...]
+
+
+class Shortage(NamedTuple):
+    """Weights of memory rows and of "a chunk has a layer" that no split meets together."""
+
+    memory: FloatArray
+    least: FloatArray
 
 
 class TemplateBound:
@@ -170,14 +183,17 @@ class TemplateBound:
         self.last_op: list[tuple[OpKind, int]] = [(o[-1].kind, o[-1].chunk) for o in orders]
         self.rows: dict[tuple[object, ...], Row] = {}
         self.solved: list[Multipliers] = []
-        self.unfit: list[tuple[FloatArray, FloatArray]] = []
-        for path in self._seed_paths():
-            self._add(path, False, False)
-            self._add(path, True, True)
+        self.unfit: list[Shortage] = []
+        self.used: dict[int, Multipliers] = {}
+        """Those that gave a value, by identity."""
+        self.used_unfit: dict[int, Shortage] = {}
+        for path, witness in self._seed_paths():
+            self._add(path, False, False, witness)
+            self._add(path, True, True, witness)
 
     # -- rows ------------------------------------------------------------------------------
 
-    def _seed_paths(self) -> Iterator[dict[Duration, int]]:
+    def _seed_paths(self) -> Iterator[tuple[dict[Duration, int], dict[str, Any]]]:
         """Paths that bind when one device is slow."""
         if self.any_warmup:
             yield from self._common_paths()
@@ -193,10 +209,11 @@ class TemplateBound:
             }
             for stage in range(self.template.pp)
         ]
-        for _, path in graph.critical_paths(batch):
-            yield path
+        slow = [None, *range(self.template.pp)]
+        for stage, (_, path) in zip(slow, graph.critical_paths(batch), strict=True):
+            yield path, {"slow_stage": stage}
 
-    def _common_paths(self) -> Iterator[dict[Duration, int]]:
+    def _common_paths(self) -> Iterator[tuple[dict[Duration, int], dict[str, Any]]]:
         """Paths of every extra warm-up (one chunk a stage).
 
         To stage ``s``, all its ops, and on; and, where the backward is not split, back to stage 0:
@@ -209,14 +226,23 @@ class TemplateBound:
             work = {Duration(kind, s): m for kind in kinds}
             reach = {Duration("F", k): 1 for k in range(s)}
             reach |= {Duration("delay", (k, k + 1)): 1 for k in range(s)}
-            yield {Duration("start", s): 1, **work, Duration("end", s): 1}
-            yield {Duration("start", 0): 1, **reach, **work, Duration("end", s): 1}
+            own = {Duration("start", s): 1, **work, Duration("end", s): 1}
+            yield own, {"common": "own", "stage": s}
+            there = {Duration("start", 0): 1, **reach, **work, Duration("end", s): 1}
+            yield there, {"common": "there", "stage": s}
             if not self.split:
                 back = {Duration("B", k): 1 for k in range(s)}
                 back |= {Duration("delay", (k + 1, k)): 1 for k in range(s)}
-                yield {Duration("start", 0): 1, **reach, **work, **back, Duration("end", 0): 1}
+                both = {Duration("start", 0): 1, **reach, **work, **back, Duration("end", 0): 1}
+                yield both, {"common": "there and back", "stage": s}
 
-    def _add(self, path: dict[Duration, int], whole_start: bool, whole_end: bool) -> bool:
+    def _add(
+        self,
+        path: dict[Duration, int],
+        whole_start: bool,
+        whole_end: bool,
+        witness: dict[str, Any],
+    ) -> bool:
         """Add a row; False if it is there already."""
         counts = np.zeros((3, self.chunks))
         transfers = {"delay": 0, "occupancy": 0}
@@ -236,8 +262,9 @@ class TemplateBound:
             ends["end"],
             whole_start,
             whole_end,
+            witness,
         )
-        key = (counts.tobytes(), *row[1:])
+        key = (counts.tobytes(), *row[1:-1])
         if key in self.rows:
             return False
         self.rows[key] = row
@@ -290,6 +317,7 @@ class TemplateBound:
             end_tail=places[3],
             memory=np.zeros(0),
             least=np.zeros(self.chunks),
+            rows=tuple(zip(rows, weights.tolist(), strict=True)),
         )
 
     def _linear(self, y: Multipliers, c: _Costs) -> tuple[FloatArray, float]:
@@ -339,21 +367,34 @@ class TemplateBound:
             constant - y.memory @ room + y.least.sum() + self.layers @ per_layer.min(axis=0)
         )
 
-    def known(self, costs: SplitCosts) -> float:
-        """Largest bound that the multipliers kept so far give, µs; 0 if there are none."""
+    def known(self, costs: SplitCosts, beyond_us: float) -> tuple[float, Multipliers | None]:
+        """Largest bound that the multipliers kept so far give, µs, and those; 0 if there are none.
+
+        Where some that are used already give more than ``beyond_us``, the bound is theirs, so that
+        a certificate needs few.
+        """
         if not self.solved:
-            return 0.0
+            return 0.0, None
         c = _Costs(costs, self.width)
         need, room = self._memory(costs)
-        best = max(self._value(y, c, need, room) for y in self.solved)
-        return best * (1 - SAFETY)
+        values = [self._value(y, c, need, room) * (1 - SAFETY) for y in self.solved]
+        best = max(range(len(values)), key=values.__getitem__)
+        for i, y in enumerate(self.solved):
+            if values[i] >= beyond_us + 1 and id(y) in self.used:
+                best = i
+                break
+        return values[best], self.solved[best]
 
     def known_unfit(self, costs: SplitCosts) -> bool:
         """Whether kept multipliers of the memory rows show that no split fits."""
         if not self.unfit:
             return False
         need, room = self._memory(costs)
-        return any(self._shortage(y, least, need, room) > 0 for y, least in self.unfit)
+        for found in self.unfit:
+            if self._shortage(*found, need, room) > 0:
+                self.used_unfit[id(found)] = found
+                return True
+        return False
 
     def _shortage(
         self, y: FloatArray, least: FloatArray, need: FloatArray, room: FloatArray
@@ -391,13 +432,17 @@ class TemplateBound:
         """
         if self.known_unfit(costs):
             return None
-        value = self.known(costs)
-        if value > beyond_us:
-            return int(value)
-        need, room = self._memory(costs)
-        if not self._fits(need, room):
-            return None
-        return int(max(value, self._solve(costs, need, room, beyond_us)))
+        value, strongest = self.known(costs, beyond_us)
+        if value <= beyond_us:
+            need, room = self._memory(costs)
+            if not self._fits(need, room):
+                return None
+            better, found = self._solve(costs, need, room, beyond_us)
+            if better > value:
+                value, strongest = better, found
+        if strongest is not None:
+            self.used[id(strongest)] = strongest
+        return int(value)
 
     def _base_rows(self, need: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Memory rows, "a chunk has a layer", "all layers of a kind", with a last column."""
@@ -434,14 +479,15 @@ class TemplateBound:
         y = np.maximum(-found.ineqlin.marginals, 0.0)
         weights, least = y[: len(room)], y[len(room) :]
         if self._shortage(weights, least, need, room) > SAFETY * max(1.0, float(weights @ room)):
-            self.unfit.append((weights, least))
+            self.unfit.append(Shortage(weights, least))
+            self.used_unfit[id(self.unfit[-1])] = self.unfit[-1]
             del self.unfit[:-MAX_WITNESSES]
             return False
         return True
 
     def _solve(
         self, costs: SplitCosts, need: FloatArray, room: FloatArray, beyond_us: float
-    ) -> float:
+    ) -> tuple[float, Multipliers | None]:
         """The relaxation, with paths added while the split that it chooses has a longer one."""
         from scipy.optimize import linprog
 
@@ -449,7 +495,7 @@ class TemplateBound:
         memory, ones, totals = self._base_rows(need)
         objective = np.zeros(memory.shape[1])
         objective[-1] = 1.0
-        best = 0.0
+        best, strongest = 0.0, None
         paths = np.zeros((0, memory.shape[1]))
         limits = np.zeros(0)
         for _ in range(MAX_ROUNDS):
@@ -465,10 +511,11 @@ class TemplateBound:
             if found.status != 0:
                 break
             value = self._keep(found, list(self.rows.values()), c, need, room)
-            best = max(best, value)
+            if value > best:
+                best, strongest = value, self.solved[-1]
             if self.any_warmup or best > beyond_us or not self._lengthen(found.x[:-1], c, best):
                 break
-        return best
+        return best, strongest
 
     def whole_layers(
         self, costs: SplitCosts, beyond_us: int, time_limit_s: float
@@ -572,12 +619,16 @@ class TemplateBound:
         """Add the longest path of a fractional split; False if it is not longer or known."""
         graph = event_graph(self.template)
         durations, whole = self._durations(split.reshape(self.chunks, self.width), c)
-        found, path = graph.critical_path({key: durations[key] for key in graph.variables})
+        unit = max(1, max(v for key, v in durations.items() if key.kind in "FBW") // COARSE)
+        values = {key: durations[key] // unit for key in graph.variables}
+        _, path = graph.critical_path(values)
+        found = sum(times * durations[key] for key, times in path.items())
         if found / SCALE <= value * (1 + TOLERANCE):
             return False
         first = next(key.index for key in path if key.kind == "start")
         last = next(key.index for key in path if key.kind == "end")
-        return self._add(path, whole["start", first], whole["end", last])
+        witness = {"durations": list(values.values())}
+        return self._add(path, whole["start", first], whole["end", last], witness)
 
     def _durations(
         self, split: FloatArray, c: _Costs
@@ -614,6 +665,11 @@ class TemplateBound:
             scaled[Duration("delay", (i, j))] = costs.delay * SCALE
             scaled[Duration("occupancy", (i, j))] = costs.occupancy * SCALE
         return scaled, whole
+
+
+def whole_layers_engine() -> str:
+    """Engine and version behind :meth:`TemplateBound.whole_layers`."""
+    return f"highs (scipy {metadata.version('scipy')})"
 
 
 def _least_ends(c: _Costs, units: FloatArray, first: bool) -> tuple[list[float], list[float]]:

@@ -214,7 +214,11 @@ class Tree:
         """One dp and one number of chunks each."""
         for dp, v in product(box.dp, box.virtual_stages):
             part = box._replace(dp=(dp,), virtual_stages=(v,))
-            yield part, self.bounds.cell(box.shape, box.pp[0], v, dp)
+            bound = self.bounds.cell(box.shape, box.pp[0], v, dp)
+            if bound >= INFEASIBLE:
+                yield part, Closed(part, "infeasible", "virtual_stages.schedule", None)
+            else:
+                yield part, bound
 
     def legal_shards(self, box: Box) -> tuple[int, ...]:
         """Shard degrees of a box with one dp that make whole expert groups."""
