@@ -682,9 +682,17 @@ class CaseBounds:
             first_start += gather_first - gather_tail
             end, start = end + reduce_tail, start + gather_tail
         else:
+            scatter = _least_units(c.scatter for c in costs)
+            scatter_latency = min(c.scatter_latency for c in costs)
             reduce, reduce_latency = self._longer(
-                (inside_reduce, least_reduce_latency), (reduce, reduce_latency)
+                (inside_reduce, least_reduce_latency),
+                (
+                    tuple(map(sum, zip(scatter, reduce, strict=True))),
+                    scatter_latency + reduce_latency,
+                ),
             )
+            reduce_tail += min(c.scatter_tail for c in costs)
+            reduce_first += min(c.scatter_tail + c.scatter[embedding] for c in costs)
             gather, gather_latency = self._longer(
                 (inside_gather, least_gather_latency), (gather, gather_latency)
             )
