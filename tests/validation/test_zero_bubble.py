@@ -77,8 +77,8 @@ def relative_errors(pairs: list[tuple[Row, Row]], wording: str, how: str) -> dic
 
 WITHIN = 0.05
 TOO_SLOW_ZB_2P = {"r0562": -0.080, "r0563": -0.067}
-"""14.6B on 16 GPUs.  The model's input gradient takes 13.0 ms, the paper's profile (table 9) says
-11.2 ms, so the first backward reaches stage 0 too late."""
+"""14.6B on 16 GPUs.  A likely reason: the model's input gradient takes 13.0 ms, the paper's profile
+(table 9) says 11.2 ms, so the first backward reaches stage 0 late."""
 
 
 def test_zb_1p_and_zb_2p(pairs: list[tuple[Row, Row]]) -> None:
