@@ -101,28 +101,28 @@ def mixture(experts: int) -> Instance:
     )
 
 
-def test_oversubscription_never_favours_the_pipeline() -> None:
-    """17B at pp = 8: T(pp-out) ÷ T(dp-out) never falls as the link gets thinner.
+def test_oversubscription_favours_the_pipeline_only_once_gradients_show() -> None:
+    """17B at pp = 8, 100 Gb/s a GPU: T(pp-out) ÷ T(dp-out) never falls up to 1:8.
 
-    With 100 Gb/s a GPU.  With 400 Gb/s neither loses more than 0.05 % to the link, see below.
+    At 1:16 it does: the exchange of the gradients is not hidden any more and costs dp-out more than
+    the activations cost pp-out.  With 400 Gb/s neither loses more than 0.1 %, see below.
     """
     found = [times(dense_17b(number, 100)) for number in OVERSUBSCRIPTIONS]
-    for (pp, dp), (thinner_pp, thinner_dp) in pairwise(found):
+    for (pp, dp), (thinner_pp, thinner_dp) in pairwise(found[:-1]):
         assert thinner_pp * dp >= pp * thinner_dp, found
+    assert found[-1][0] * found[-2][1] < found[-2][0] * found[-1][1], found
     for before, after in pairwise(found):
         assert after[0] >= before[0] and after[1] >= before[1], found
 
 
 def test_on_a_wide_network_oversubscription_hardly_matters() -> None:
-    """17B at pp = 8 with 400 Gb/s a GPU: the ratio ends above where it begins, all within 0.1 %.
+    """17B at pp = 8 with 400 Gb/s a GPU: the ratio stays within 0.1 % of 1.
 
-    On the way it dips by 0.02 %: the exchange of the embedding, which nothing hides, reaches dp-out
-    before the activations of the pipeline are felt.
+    It has no direction: it dips by 0.02 % on the way, where the exchange of the embedding, which
+    nothing hides, reaches dp-out before the activations of the pipeline are felt.
     """
     found = [times(dense_17b(number, 400)) for number in (1, 4, 16)]
-    ratios = [pp / dp for pp, dp in found]
-    assert ratios[-1] > ratios[0]
-    assert all(abs(ratio - 1) < 1e-3 for ratio in ratios)
+    assert all(abs(pp / dp - 1) < 1e-3 for pp, dp in found)
     for (pp, dp), (thinner_pp, thinner_dp) in pairwise(found):
         assert thinner_pp >= pp and thinner_dp >= dp
 
