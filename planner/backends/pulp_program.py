@@ -10,6 +10,8 @@ from typing import Any
 from planner.backends.base import BackendUnavailableError, package_version
 from planner.backends.big_m import PlainProgram, PlainRow
 
+LARGE = 10_000
+"""Rows whose least coefficient reaches this are divided by a power of ten."""
 SENSES = {"<=": -1, "==": 0, ">=": 1}
 
 
@@ -58,7 +60,8 @@ def _unit(row: PlainRow) -> int:
     CBC then calls such rows broken, or returns fractions.  Powers of ten keep every digit in an
     exchange file.
     """
-    return int(10 ** (len(str(min(map(abs, row.terms.values())))) - 1))
+    least = min(map(abs, row.terms.values()))
+    return int(10 ** (len(str(least)) - 1)) if least >= LARGE else 1
 
 
 def missing_pulp() -> str | None:
