@@ -7,7 +7,7 @@ formulation is imported here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -331,6 +331,12 @@ class _SyncWay(NamedTuple):
     optimizer: Units
     layer_optimizer: int
 
+    @classmethod
+    def nothing(cls, units: int) -> _SyncWay:
+        """No synchronisation and no optimizer."""
+        zeros = (0,) * units
+        return cls(zeros, 0, zeros, 0, 0, 0, 0, 0, zeros, 0)
+
 
 def _least_of(ways: tuple[_SyncWay, ...]) -> _SyncWay:
     """Component by component: stages may be synchronised in different ways."""
@@ -430,10 +436,35 @@ class CaseBounds:
 
         Where the replicas or the model cannot be placed the value is :data:`INFEASIBLE`.
         """
+        return self._unless_unfit(choice, option, lambda: self._work(choice, option))
+
+    def work(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
+        """:meth:`quick` for every shard degree of which this case needs the least memory.
+
+        What sharded state exposes of its collectives depends on the shard degree and is left out.
+        """
+        return self._unless_unfit(choice, option, lambda: self._work(choice, _unsharded(option)))
+
+    def ramp(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
+        """:meth:`work` with the ramp of the pipeline; never above any :meth:`choice` it covers."""
+
+        def ramp() -> ChoiceBound:
+            nothing = _SyncWay.nothing(len(self.co.units))
+            length = self._length(choice, _unsharded(option), nothing)
+            return ChoiceBound(self.co.fixed_us + length, "time")
+
+        return self._unless_unfit(choice, option, ramp)
+
+    def _unless_unfit(
+        self, choice: ScheduleChoice, option: Option, bound: Callable[[], ChoiceBound]
+    ) -> ChoiceBound:
         if self.least_hosts == 0:
             return ChoiceBound(INFEASIBLE, "placement")
         if not self._memory_fits(choice, option):
             return ChoiceBound(INFEASIBLE, "memory")
+        return bound()
+
+    def _work(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
         split = SCHEDULES[choice.schedule].split_backward
         forward, backward, weight = self.unit_times(option, split)
         work = self._total(forward) + self._total(backward) + self._total(weight)
@@ -650,11 +681,12 @@ class CaseBounds:
         return found
 
     def _all_sync_ways(self, option: Option) -> tuple[_SyncWay, ...]:
-        most = min(len(self.problem.sites), self.co.degrees.dp)
+        unit = space.granularity(self.co.degrees, spanning=option.spanning)
+        most = min(len(self.problem.sites), self.co.degrees.dp // unit)
         return tuple(
             self._sync_way(option, sync, hosts)
             for sync in self.choices.syncs
-            for hosts in range(self.least_hosts, most + 1)
+            for hosts in range(self.least_hosts, max(self.least_hosts, most) + 1)
         )
 
     def _sync_way(self, option: Option, sync: Sync, hosts: int) -> _SyncWay:
@@ -809,6 +841,11 @@ class CaseBounds:
         if least_live(choice, pp, pp - 1, m) == first:
             return [(first, range(pp))]
         return [(least_live(choice, pp, s, m), range(s, s + 1)) for s in range(pp)]
+
+
+def _unsharded(option: Option) -> Option:
+    """The option without what sharded state adds to the ops."""
+    return option._replace(sharding="ddp")
 
 
 def _stage_sync(way: _SyncWay, *, hides: bool) -> StageSync:

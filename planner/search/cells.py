@@ -1,8 +1,8 @@
 """Cells of the space: all shard degrees of one shape, pipeline degree, chunk count and dp.
 
 A cell is bounded in steps, each stronger and dearer than the one before: work and memory per way
-to shard and recompute; closed forms with the synchronisation of every shard degree; the relaxation
-of the layer split.
+to shard and recompute; the ramp of the pipeline; closed forms with the synchronisation of every
+shard degree; the relaxation of the layer split.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Cell:
     bound
         The bound so far and the rule that gave it; :data:`INFEASIBLE` where no plan exists.
     cases
-        Cases that may hold a plan that is not worse than those known; after the first step those
-        that stand for all of them.
+        Cases that may hold a plan that is not worse than those known; after the first two
+        steps those that stand for all of them.
     tried
         Whether plans of its most promising cases were looked for.
     """
 
-    STEPS = 3
+    STEPS = 4
 
     def __init__(self, tree: Tree, box: Box, bound: ChoiceBound) -> None:
         self.tree = tree
@@ -76,6 +76,7 @@ class Cell:
         """
         steps: tuple[Callable[[int], Iterator[OpenCase]], ...] = (
             self._work,
+            self._ramp,
             self._closed_forms,
             self._paths,
         )
@@ -111,7 +112,12 @@ class Cell:
             if case is not None and case.least_hosts:
                 seen += 1
                 if not case.hopeless:
-                    yield OpenCase(case, {pair: case.quick(*pair) for pair in case.choices.pairs})
+                    yield OpenCase(case, {pair: case.work(*pair) for pair in case.choices.pairs})
+
+    def _ramp(self, beyond_us: int) -> Iterator[OpenCase]:
+        """The pipeline of the same cases, without synchronisation."""
+        for case, values in self.cases:
+            yield OpenCase(case, {pair: case.ramp(*pair) for pair in values})
 
     def _closed_forms(self, beyond_us: int) -> Iterator[OpenCase]:
         """Every shard degree, with the ways to run it that the step before left."""
