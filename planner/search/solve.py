@@ -57,9 +57,9 @@ INEXACT_SLACK = 50
 """Engines with tolerances may look for the winner up to one part in so many above its Z."""
 WINNER_LIMIT_S = 120.0
 """Time for the chosen engine to confirm the winning case."""
-DIVE_CELLS = 16
+DIVE_CELLS = 8
 """Cells of a pipeline degree that are bounded to choose where a first plan is looked for."""
-DIVE_TRIES = 6
+DIVE_TRIES = 4
 """Cells of a pipeline degree in which a first plan is looked for."""
 WHOLE_LAYERS_LIMIT_S = 20.0
 """Time for one schedule and option with whole layers."""
@@ -369,7 +369,7 @@ class Search:
         """Bound a cell more tightly; when there is nothing tighter, take it apart into cases."""
         cell = self._cell(node)
         if not cell.finished:
-            if cell.step == Cell.STEPS - 1 and self.fruitless < MAX_FRUITLESS:
+            if cell.step == Cell.CLOSED_FORMS and self.fruitless < MAX_FRUITLESS:
                 self.fruitless = 0 if self._try_cell(cell) else self.fruitless + 1
             cell.refine(self._beyond_us)
             if cell.bound.value_us >= INFEASIBLE:
@@ -452,31 +452,37 @@ class Search:
                 if not isinstance(bound, Closed):
                     heap = heaps.setdefault(box.pp[0], [])
                     heapq.heappush(heap, _Node(bound, next(self.serial), box))
-        for heap in sorted(heaps.values()):
+        for _, heap in sorted(heaps.items()):
             ready: list[_Node] = []
             while heap and len(ready) < DIVE_CELLS and heap[0].bound_us < self._beyond_us:
-                self._check_time()
-                self._report("searching")
-                node = heapq.heappop(heap)
-                if not node.box.cell:
-                    for box, bound in self.tree.children(node.box):
-                        if not isinstance(bound, Closed):
-                            heapq.heappush(heap, _Node(bound, next(self.serial), box))
-                    continue
-                cell = self._cell(node)
-                if not cell.finished and cell.step < Cell.STEPS - 1:
-                    cell.refine(self._beyond_us)
-                    node = replace(node, bound_us=cell.bound.value_us)
-                    if cell.step < Cell.STEPS - 1:
-                        heapq.heappush(heap, node)
-                        continue
-                if cell.cases:
+                node = self._deepen(heap, Cell.RAMP)
+                if node is not None:
                     ready.append(node)
-            tries = [self._cell(node) for node in sorted(ready)[:DIVE_TRIES]]
-            successes = 0
-            for cell in tries:
-                if successes < DIVE_PLANS and cell.bound.value_us < self._beyond_us:
-                    successes += self._try_cell(cell)
+            successes, tries, heap = 0, 0, sorted(ready)[:DIVE_TRIES]
+            while heap and heap[0].bound_us < self._beyond_us and successes < DIVE_PLANS:
+                node = self._deepen(heap, Cell.CLOSED_FORMS)
+                if node is not None and tries < DIVE_TRIES:
+                    tries += 1
+                    successes += self._try_cell(self._cell(node))
+
+    def _deepen(self, heap: list[_Node], step: int) -> _Node | None:
+        """Take the best node of a heap one step further; return it when it has come so far."""
+        self._check_time()
+        self._report("searching")
+        node = heapq.heappop(heap)
+        if not node.box.cell:
+            for box, bound in self.tree.children(node.box):
+                if not isinstance(bound, Closed):
+                    heapq.heappush(heap, _Node(bound, next(self.serial), box))
+            return None
+        cell = self._cell(node)
+        if cell.step < step and not cell.finished:
+            cell.refine(self._beyond_us)
+            if cell.cases:
+                bound_us = max(node.bound_us, cell.bound.value_us)
+                heapq.heappush(heap, replace(node, bound_us=bound_us))
+            return None
+        return node if cell.cases else None
 
     def _cell(self, node: _Node) -> Cell:
         """What is known of the cell of a node."""
