@@ -124,7 +124,7 @@ def test_some_stages_must_run_on_slow_gpus() -> None:
 
 
 def test_whole_layers_are_not_spread_by_speed() -> None:
-    """Five layers, one GPU three times as fast: by speed 3.75 + 1.25 layers, in whole ones 4 + 1."""
+    """Five layers, one GPU three times as fast: by speed 3.75 + 1.25, in whole layers 4 + 1."""
     fast = ClassTimes(1, ((10, 0, 0), (0, 0, 0)))
     slow = ClassTimes(9, ((30, 0, 0), (0, 0, 0)))
     (mixture,) = mixtures((slow, fast), (5, 1, 1), 2, 1)
