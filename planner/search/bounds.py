@@ -385,7 +385,8 @@ class CaseBounds:
         self.counts = bounds.unit_counts(self.co)
         self.layers = sum(bounds.layer_counts.values())
         self._ways: dict[tuple[object, ...], tuple[_SyncWay, ...]] = {}
-        self._choices: dict[tuple[ScheduleChoice, Option], ChoiceBound] = {}
+        self._choices: dict[tuple[str, Option], ChoiceBound] = {}
+        self._ramps: dict[tuple[object, ...], ChoiceBound] = {}
         self._fits: dict[tuple[object, ...], bool] = {}
         self._mixtures: dict[tuple[object, ...], tuple[Mixture, ...]] = {}
 
@@ -490,8 +491,13 @@ class CaseBounds:
         return self._unless_unfit(choice, option, lambda: self._ramp(choice, option))
 
     def _ramp(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
-        nothing = _SyncWay.nothing(len(self.co.units))
-        return ChoiceBound(self.co.fixed_us + self._length(choice, option, nothing), "time")
+        key = (_kind(choice), *(self.co.ops_key(g, option) for g in self.classes))
+        found = self._ramps.get(key)
+        if found is None:
+            nothing = _SyncWay.nothing(len(self.co.units))
+            length = self._length(choice, option, nothing)
+            found = self._ramps[key] = ChoiceBound(self.co.fixed_us + length, "time")
+        return found
 
     def _unless_unfit(
         self, choice: ScheduleChoice, option: Option, bound: Callable[[], ChoiceBound]
@@ -511,15 +517,16 @@ class CaseBounds:
 
     def choice(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
         """Bound of all plans of the case with this schedule and option."""
-        found = self._choices.get((choice, option))
-        if found is None:
-            found = self._choices[choice, option] = self._choice(choice, option)
-        return found
+        return self._unless_unfit(choice, option, lambda: self._choice(choice, option))
 
     def _choice(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
-        quick = self.quick(choice, option)
-        if quick.value_us >= INFEASIBLE:
-            return quick
+        key = (_kind(choice), option)
+        found = self._choices.get(key)
+        if found is None:
+            found = self._choices[key] = self._synchronised(choice, option)
+        return found
+
+    def _synchronised(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
         ways = self._sync_ways(option)
         if self.co.degrees.pp > 1:
             ways = (_least_of(ways),)
@@ -867,7 +874,8 @@ class CaseBounds:
         Stage ``s`` keeps at least :func:`least_live` microbatches of each of its layers; it holds
         no more layers than the roomiest site's limit allows.
         """
-        key = (choice.schedule, option.sharding, option.recompute)
+        split = SCHEDULES[choice.schedule].split_backward
+        key = (_live_kind(choice), split, option.sharding, option.recompute)
         found = self._fits.get(key)
         if found is None:
             found = self._fits[key] = self._capacity_suffices(choice, self.co.memory(option))
@@ -927,6 +935,13 @@ def _stage_sync(way: _SyncWay, *, hides: bool) -> StageSync:
         optimizer=way.optimizer,
         hides=hides,
     )
+
+
+def _kind(choice: ScheduleChoice) -> str:
+    """What the closed forms tell apart of schedules with equal numbers of chunks."""
+    if choice.schedule in ("gpipe", "1f1b"):
+        return choice.schedule
+    return "split" if SCHEDULES[choice.schedule].split_backward else "whole"
 
 
 def _live_kind(choice: ScheduleChoice) -> tuple[str, str]:

@@ -57,9 +57,11 @@ INEXACT_SLACK = 50
 """Engines with tolerances may look for the winner up to one part in so many above its Z."""
 WINNER_LIMIT_S = 120.0
 """Time for the chosen engine to confirm the winning case."""
-DIVE_CELLS = 8
-"""Cells of a pipeline degree that are bounded to choose where a first plan is looked for."""
-DIVE_TRIES = 4
+DIVE_STEPS = 100
+"""Steps over cells of a pipeline degree to choose where a first plan is looked for."""
+DIVE_CELLS = 4
+"""Cells of a pipeline degree among which a first plan is looked for."""
+DIVE_TRIES = 3
 """Cells of a pipeline degree in which a first plan is looked for."""
 WHOLE_LAYERS_LIMIT_S = 20.0
 """Time for one schedule and option with whole layers."""
@@ -67,7 +69,7 @@ MAX_FRUITLESS = 20
 """Cells in a row without a better plan after which only single cases are tried."""
 DIVE_PLANS = 2
 """Cells of a pipeline degree that give a better plan."""
-DIVE_CASES = 2
+DIVE_CASES = 4
 """Cases of a cell that are tried."""
 DIVE_PAIRS = 4
 """Pairs of schedule and option that are tried per case."""
@@ -454,11 +456,13 @@ class Search:
                     heapq.heappush(heap, _Node(bound, next(self.serial), box))
         for _, heap in sorted(heaps.items()):
             ready: list[_Node] = []
-            while heap and len(ready) < DIVE_CELLS and heap[0].bound_us < self._beyond_us:
+            for _ in range(DIVE_STEPS):
+                if not heap or len(ready) == DIVE_CELLS or heap[0].bound_us >= self._beyond_us:
+                    break
                 node = self._deepen(heap, Cell.RAMP)
                 if node is not None:
                     ready.append(node)
-            successes, tries, heap = 0, 0, sorted(ready)[:DIVE_TRIES]
+            successes, tries, heap = 0, 0, sorted(ready)
             while heap and heap[0].bound_us < self._beyond_us and successes < DIVE_PLANS:
                 node = self._deepen(heap, Cell.CLOSED_FORMS)
                 if node is not None and tries < DIVE_TRIES:
