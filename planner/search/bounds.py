@@ -642,6 +642,32 @@ class CaseBounds:
         length, split = template.whole_layers(costs, beyond_us - fixed, time_limit_s)
         return max(found, ChoiceBound(fixed + length, "layers")), split
 
+    def even_split(self, choice: ScheduleChoice, option: Option) -> float | None:
+        """Longest path with least times and even layers, µs; None where no split fits the memory.
+
+        An estimate of what a pair is good for, no bound.
+        """
+        template, costs = self._template_costs(choice, option)
+        return None if template is None else template.even_split(costs)
+
+    def search_split(
+        self, choice: ScheduleChoice, option: Option, evaluations: int, beyond_us: int
+    ) -> tuple[int, ...] | None:
+        """A good split with whole layers that fits the memory, by local search; None = none found.
+
+        Parameters
+        ----------
+        evaluations
+            Most splits that are priced.
+        beyond_us
+            Splits with a larger Z are of no interest.
+        """
+        template, costs = self._template_costs(choice, option)
+        if template is None or self.choices.fixed_layers is not None:
+            return None
+        found = template.search_splits(costs, evaluations, beyond_us - self.co.fixed_us)
+        return None if found is None else found.layers
+
     def _template_costs(
         self, choice: ScheduleChoice, option: Option
     ) -> tuple[TemplateBound | None, SplitCosts]:

@@ -28,7 +28,7 @@ from planner.plan import Degrees, Plan
 from planner.problem import Problem
 from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound
 from planner.search.case_solver import CaseOutcome, CaseSolver
-from planner.search.cells import Cell, OpenCase
+from planner.search.cells import Cell, OpenCase, Pair
 from planner.search.certificate import certificate
 from planner.search.heuristic import best_protocols, case_plans
 from planner.search.infeasibility import explain_infeasibility
@@ -73,6 +73,14 @@ DIVE_CASES = 4
 """Cases of a cell that are tried."""
 DIVE_PAIRS = 4
 """Pairs of schedule and option that are tried per case."""
+SPLIT_CELLS = 64
+"""Cells of which pairs are priced with an even split."""
+SPLIT_PAIRS = 8
+"""Pairs of schedule and option that are priced per cell."""
+SPLIT_SEARCHES = 6
+"""Pairs for which better splits are looked for."""
+SPLITS_PRICED = 24
+"""Splits that are priced per pair."""
 DIVE_OPS = 20_000
 """Cases whose templates have more ops are left out."""
 
@@ -295,6 +303,7 @@ class Search:
             self.prover = self._solver(engines.engine(PROVER))
             self._offer_starts()
             self._dive()
+            self._dive_splits()
             while self.heap:
                 self._check_time()
                 self._report("searching")
@@ -468,6 +477,44 @@ class Search:
                 if node is not None and tries < DIVE_TRIES:
                     tries += 1
                     successes += self._try_cell(self._cell(node))
+
+    def _dive_splits(self) -> None:
+        """Better plans: in the cells with the least bounds, splits that fit and have short paths.
+
+        Balanced splits are poor where memory is short or chunks go round; the local search is
+        dearer and better.
+        """
+        heap = [
+            _Node(bound, next(self.serial), box)
+            for shape in self.heap
+            for box, bound in self.tree.children(shape.box)
+            if not isinstance(bound, Closed)
+        ]
+        heapq.heapify(heap)
+        estimates: list[tuple[float, int, CaseBounds, Pair]] = []
+        cells = 0
+        while heap and heap[0].bound_us < self._beyond_us and cells < SPLIT_CELLS:
+            node = self._deepen(heap, Cell.CLOSED_FORMS)
+            if node is None or node.box.pp[0] == 1:
+                continue
+            cells += 1
+            pairs = (
+                (b, case.bounds, pair)
+                for case in self._cell(node).cases
+                for pair, b in case.values.items()
+            )
+            for bound, case, pair in sorted(pairs, key=lambda item: item[0])[:SPLIT_PAIRS]:
+                if bound.value_us < self._beyond_us and _num_ops(case.choices) <= DIVE_OPS:
+                    estimate = case.even_split(*pair)
+                    if estimate is not None:
+                        estimates.append((estimate, len(estimates), case, pair))
+        for _, _, case, pair in sorted(estimates, key=lambda item: item[:2])[:SPLIT_SEARCHES]:
+            self._check_time()
+            self._report("searching")
+            split = case.search_split(*pair, SPLITS_PRICED, self._beyond_us)
+            if split is not None:
+                known = OpenCase(case, {pair: case.choice(*pair)})
+                self._try_heuristics(known, splits=[split])
 
     def _deepen(self, heap: list[_Node], step: int) -> _Node | None:
         """Take the best node of a heap one step further; return it when it has come so far."""

@@ -29,6 +29,8 @@ HEAVIER, LIGHTER = 1.5, 0.8
 """What happens to the weight of missing memory after a split that does not fit, or fits."""
 PATIENCE = 3
 """Descents per longest path that may be looked for."""
+DULL = 4
+"""Descents in a row that end above the limit, after which the search stops."""
 
 
 class FoundSplit(NamedTuple):
@@ -63,13 +65,15 @@ class SplitSearch:
         self.memory_limits = room / scale
         self.weight = 1.0
 
-    def run(self, evaluations: int, seed: int = 0) -> FoundSplit | None:
+    def run(self, evaluations: int, beyond_us: float, seed: int = 0) -> FoundSplit | None:
         """Look for the split with the shortest longest path.
 
         Parameters
         ----------
         evaluations
             Most splits whose longest path is looked for.
+        beyond_us
+            Splits whose known paths are longer are of no interest.
         seed
             Of the kicks.
 
@@ -82,11 +86,15 @@ class SplitSearch:
         layers = self._even()
         best: FoundSplit | None = None
         seen: set[bytes] = set()
+        dull = 0
         for _ in range(PATIENCE * evaluations):
-            layers = self._descend(layers)
+            layers, score = self._descend(layers)
             fits = self._missing(layers) <= 0
             self.weight *= LIGHTER if fits else HEAVIER
-            if layers.tobytes() in seen:
+            dull = dull + 1 if score > beyond_us else 0
+            if dull == DULL:
+                break
+            if dull or layers.tobytes() in seen:
                 if best is not None and rng.random() < 0.5:
                     layers = np.array(best.layers)
                 layers = self._kick(layers, rng)
@@ -99,6 +107,10 @@ class SplitSearch:
                 break
         return best
 
+    def even(self) -> float:
+        """Longest path of the even split, whether it fits or not, µs."""
+        return self.priced.lengthen(self._units(self._even()))
+
     def _even(self) -> IntArray:
         base, extra = divmod(len(self.kinds), self.bound.chunks)
         return np.array([base + (k < extra) for k in range(self.bound.chunks)])
@@ -106,15 +118,16 @@ class SplitSearch:
     def _units(self, layers: IntArray) -> FloatArray:
         """Layers of each kind per chunk, shape (chunks, kinds)."""
         ends = np.concatenate([[0], np.cumsum(layers)])
-        return self.counts[ends[1:]] - self.counts[ends[:-1]]
+        units: FloatArray = self.counts[ends[1:]] - self.counts[ends[:-1]]
+        return units
 
     def _missing(self, layers: IntArray) -> float:
         """Largest share of a memory limit that is missing, at most 0 where all fits."""
         need = np.tensordot(self.memory, self._units(layers), 2)
         return float(max(need - self.memory_limits, default=0.0))
 
-    def _descend(self, layers: IntArray) -> IntArray:
-        """Move one layer after the other, each time where it helps most."""
+    def _descend(self, layers: IntArray) -> tuple[IntArray, float]:
+        """Move one layer after the other, each time where it helps most; the score at the end."""
         value = np.inf
         for _ in range(MAX_STEPS):
             scores, here = self._neighbours(layers)
@@ -124,7 +137,7 @@ class SplitSearch:
                 break
             value = float(scores[source, target])
             layers = self._moved(layers, int(source), int(target))
-        return layers
+        return layers, value
 
     def _kick(self, layers: IntArray, rng: np.random.Generator) -> IntArray:
         """A few good moves at random."""

@@ -448,7 +448,9 @@ class TemplateBound:
             self.used[id(strongest)] = strongest
         return int(value)
 
-    def search_splits(self, costs: SplitCosts, evaluations: int) -> FoundSplit | None:
+    def search_splits(
+        self, costs: SplitCosts, evaluations: int, beyond_us: float
+    ) -> FoundSplit | None:
         """Look for good splits with whole layers, which adds their longest paths.
 
         Templates whose paths must hold for every extra warm-up take no others.
@@ -459,10 +461,21 @@ class TemplateBound:
             Times and memory per unit.
         evaluations
             Most splits that are priced.
+        beyond_us
+            Longer splits are of no interest.
         """
-        if self.any_warmup or self.chunks < 2:
+        if self.any_warmup or self.chunks < 2 or not self._may_fit(costs):
             return None
-        return SplitSearch(self, costs).run(evaluations)
+        return SplitSearch(self, costs).run(evaluations, beyond_us)
+
+    def even_split(self, costs: SplitCosts) -> float | None:
+        """Longest path of the even split, µs; None where no split fits."""
+        if self.any_warmup or not self._may_fit(costs):
+            return None
+        return SplitSearch(self, costs).even()
+
+    def _may_fit(self, costs: SplitCosts) -> bool:
+        return not self.known_unfit(costs) and self._fits(*self._memory(costs))
 
     def priced(self, costs: SplitCosts) -> PricedRows:
         """The rows of the template as numbers."""
@@ -583,7 +596,7 @@ class TemplateBound:
         paths = np.zeros((0, size))
         limits = np.zeros(0)
         best, split = 0.0, None
-        known = self.search_splits(costs, SPLITS)
+        known = self.search_splits(costs, SPLITS, beyond_us)
         if known is not None:
             split = known.layers
             upper[-1] = min(upper[-1], known.length_us)
