@@ -172,14 +172,12 @@ class Problem:
     def routes(self) -> dict[tuple[int, int], tuple[int, ...]]:
         """Directed links between each ordered pair of different sites that can reach each other.
 
-        A pair whose route has a link without any protocol of ``search.protocols`` cannot.
+        A pair whose route has a link that no allowed protocol can drive cannot.
         """
-        allowed = self.search.protocols
         return {
             pair: tuple(route)
             for pair, route in routes(self.instance.cluster).items()
-            if pair[0] != pair[1]
-            and (allowed is None or all(self.protocols[link] for link in route))
+            if pair[0] != pair[1] and all(self.protocols[link] for link in route)
         }
 
     @cached_property

@@ -39,6 +39,8 @@ MEMORY_SHARE = 0.94
 """Usable share of HBM: the rest is CUDA context, NCCL buffers and fragmentation (SimuMax)."""
 FIBRE_S_PER_KM = 5.05e-6
 """One-way delay of fibre: half of the 10.1 us/km round trip of the Juniper/HPE RoCE tests."""
+LARGEST_LOSS = 0.99
+"""Largest share of lost packets; a link that loses more carries nothing."""
 SWITCH_S = 5e-6
 """One-way delay that switches and NICs add to a link given by its distance."""
 
@@ -225,8 +227,8 @@ class Link(Frozen):
     jitter_s: Seconds = 0.0
     """Spread of the one-way delay (RFC 3550); a transfer waits for its late packets, so every
     latency of the link contains it once."""
-    loss: Annotated[float, number(0, 1, below=True)] = 0.0
-    """Share of packets lost."""
+    loss: Annotated[float, number(0, LARGEST_LOSS)] = 0.0
+    """Share of packets lost, at most 0.99."""
     paths: Annotated[Count, Field(le=10**6)] = 1
     """Equal parallel paths."""
     flows: Count | None = None

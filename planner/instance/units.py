@@ -72,6 +72,7 @@ class _Kind:
     example: str
     units: Mapping[str, Decimal]
     high: float
+    low: float = 0.0
     zero: bool = False
     whole: bool = False
 
@@ -93,6 +94,8 @@ class _Kind:
             raise problem(
                 f"{expected}, {'not negative' if self.zero else 'above 0'}; got {describe(value)}"
             )
+        if amount < self.low:
+            raise problem(f"{expected}, at least {self.low:g} {self.unit}; got {describe(value)}")
         if not math.isfinite(amount) or amount > self.high:
             raise problem(f"{expected}, at most {self.high:g} {self.unit}; got {describe(value)}")
         if self.whole:
@@ -115,24 +118,31 @@ class _Kind:
         return float(Decimal(digits) * self.units[unit])
 
 
-_RATE_HIGH = 1e9
+_RATE_HIGH, _RATE_LOW = 1e9, 1e-6
 
 Gbps = Annotated[
     float,
     BeforeValidator(
-        _Kind("a data rate", "Gb/s", "400 Gb/s", _rates(Decimal("1e-9")), _RATE_HIGH),
+        _Kind("a data rate", "Gb/s", "400 Gb/s", _rates(Decimal("1e-9")), _RATE_HIGH, _RATE_LOW),
         json_schema_input_type=float | str,
     ),
 ]
-"""Data rate in 10^9 bit/s, above 0."""
+"""Data rate in 10^9 bit/s, at least 10^-6 (1 kb/s)."""
 BytesPerSecond = Annotated[
     float,
     BeforeValidator(
-        _Kind("a data rate", "bytes/s", "450 GB/s", _rates(Decimal("0.125")), _RATE_HIGH * 1.25e8),
+        _Kind(
+            "a data rate",
+            "bytes/s",
+            "450 GB/s",
+            _rates(Decimal("0.125")),
+            _RATE_HIGH * 1.25e8,
+            _RATE_LOW * 1.25e8,
+        ),
         json_schema_input_type=float | str,
     ),
 ]
-"""Data rate in bytes/s, above 0."""
+"""Data rate in bytes/s, at least 125 (1 kb/s)."""
 Bytes = Annotated[
     int,
     BeforeValidator(
@@ -176,8 +186,8 @@ PositiveSeconds = Annotated[
 FlopPerSecond = Annotated[
     float,
     BeforeValidator(
-        _Kind("a compute rate", "FLOP/s", "989 TFLOP/s", _flop_rates(), 1e21),
+        _Kind("a compute rate", "FLOP/s", "989 TFLOP/s", _flop_rates(), 1e21, 1.0),
         json_schema_input_type=float | str,
     ),
 ]
-"""Compute rate in FLOP/s (a multiply-add is 2 FLOP), above 0."""
+"""Compute rate in FLOP/s (a multiply-add is 2 FLOP), at least 1."""

@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
 from planner.cost.collectives import DOMAIN_STEP_S, LAUNCH_S, NETWORK_STEP_S
+from planner.instance.errors import first_input_error
 from planner.instance.measured import CurvePiece, MeasuredCurve, Tier
 from planner.measured.samples import CollectiveRun, refused
 
@@ -75,7 +77,7 @@ def fit_curve(runs: Sequence[CollectiveRun], source: str) -> Fit:
     Raises
     ------
     InputError
-        If there are fewer than three different sizes.
+        If there are fewer than three different sizes, or the times tell no bandwidth.
     """
     first = runs[0]
     features = [(*_features(run, s.size_bytes), s.seconds) for run in runs for s in run.samples]
@@ -86,24 +88,36 @@ def fit_curve(runs: Sequence[CollectiveRun], source: str) -> Fit:
         )
     steps, wire, times = np.array(features).T
     data = _Data(steps, wire, times)
-    aside = _outliers(_best(data, first.tier).seconds(data), times)
-    kept = data.where(~aside)
-    shape = _best(kept, first.tier, worst=1.0)
+    try:
+        aside = _outliers(_best(data, first.tier).seconds(data), times)
+        kept = data.where(~aside)
+        shape = _best(kept, first.tier, worst=1.0)
+    except _NoFit:
+        raise refused(first.file, None, "no curve fits these times: they differ too much") from None
+    if shape.unbounded:
+        raise refused(
+            first.file,
+            None,
+            "the times do not grow with the size, so they tell no bandwidth: measure larger sizes",
+        )
     errors = np.abs(shape.seconds(kept) - kept.times) / kept.times
     mean, worst = float(errors.mean()), float(errors.max())
-    curve = MeasuredCurve(
-        tier=first.tier,
-        collective=first.collective,
-        launch_s=_rounded(shape.launch),
-        pieces=tuple(
-            CurvePiece(step_s=_rounded(step), bytes_per_s=_rounded(1 / inverse))
-            for step, inverse in shape.pieces
-        ),
-        combine=shape.combine,
-        mean_error=_rounded(mean),
-        worst_error=_rounded(worst),
-        source=source,
-    )
+    try:
+        curve = MeasuredCurve(
+            tier=first.tier,
+            collective=first.collective,
+            launch_s=_rounded(shape.launch),
+            pieces=tuple(
+                CurvePiece(step_s=_rounded(step), bytes_per_s=_rounded(1 / inverse))
+                for step, inverse in shape.pieces
+            ),
+            combine=shape.combine,
+            mean_error=_rounded(mean),
+            worst_error=_rounded(worst),
+            source=source,
+        )
+    except ValidationError as error:
+        raise first_input_error(error, MeasuredCurve, f"{first.file}: fitted curve") from None
     return Fit(
         curve=curve,
         ranks=tuple(sorted({run.ranks for run in runs})),
@@ -139,6 +153,10 @@ def _features(run: CollectiveRun, size_bytes: int) -> tuple[float, float]:
     return float(times * (members - 1)), times * (members - 1) / members * shard
 
 
+class _NoFit(ArithmeticError):
+    """The linear program of a line has no solution in floating point."""
+
+
 class _Data(NamedTuple):
     """Samples: steps, bytes on the wire, seconds; each of shape (samples,)."""
 
@@ -162,6 +180,12 @@ class _Shape(NamedTuple):
         pick = np.max if self.combine == "max" else np.min
         result: Array = self.launch + pick(rows, axis=0)
         return result
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether large messages take no longer than small ones."""
+        pick = max if self.combine == "max" else min
+        return pick(inverse for _, inverse in self.pieces) < 2 * FASTEST * 1e-12
 
     def error(self, data: _Data, worst: float) -> float:
         """Mean relative error, plus the largest one times ``worst``."""
@@ -245,6 +269,8 @@ def _line(columns: Array, data: _Data, fixed: float, worst: float) -> tuple[Arra
         bounds=[(0, None)] * (width - 1) + [(FASTEST, None)] + [(0, None)] * (count + 1),
         method="highs",
     )
+    if solved.x is None:
+        raise _NoFit
     values = solved.x[:width]
     return values[:-1] * 1e-6, float(values[-1]) * 1e-12
 

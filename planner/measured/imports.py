@@ -8,7 +8,10 @@ from pathlib import Path, PurePath
 from statistics import median
 from typing import Any, Literal, get_args
 
-from planner.instance.errors import InputError, nearest
+from pydantic import TypeAdapter, ValidationError
+
+from planner.instance.cluster import Link, Site
+from planner.instance.errors import InputError, first_input_error, nearest
 from planner.instance.measured import Tier
 from planner.instance.text import read_text
 from planner.measured import iperf3, nccl_tests, perftest
@@ -76,7 +79,19 @@ def import_measurements(
     }
     texts = [(read_text(Path(file)), str(file)) for file in files]
     _check_distinct(texts)
-    return readers[kind](texts)
+    imported = readers[kind](texts)
+    _check_fragment(imported)
+    return imported
+
+
+def _check_fragment(imported: Imported) -> None:
+    """Refuse figures that no instance accepts, such as a round trip of hours."""
+    model = Site if imported.target == "site" else Link
+    for key, value in imported.fragment.items():
+        try:
+            TypeAdapter(model.model_fields[key].rebuild_annotation()).validate_python(value)
+        except ValidationError as error:
+            raise first_input_error(error, model, f"{imported.kind}: {key}") from None
 
 
 def _check_distinct(texts: list[tuple[str, str]]) -> None:

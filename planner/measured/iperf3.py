@@ -19,6 +19,9 @@ from planner.measured.samples import StreamRun, refused
 PROTOCOLS = {"cubic": "tcp_cubic", "bbr": "tcp_bbr", "bbr2": "tcp_bbr"}
 """Protocols of the planner by the kernel's name of the congestion control."""
 
+MOST_STREAMS = 1024
+"""More than iperf3 opens (``MAX_STREAMS`` is 128)."""
+
 SHORTEST_S = 1.0
 """A shorter test is still in slow start."""
 
@@ -50,11 +53,14 @@ def read(text: str, file: str) -> StreamRun:
     rate = report.number(received, "bits_per_second", "end")
     if rate <= 0:
         raise refused(file, None, "nothing was received")
+    streams = report.number(start, "num_streams", "start.test_start")
+    if not 1 <= streams <= MOST_STREAMS:
+        raise refused(file, None, f"start.test_start: num_streams is {streams:g}")
     return StreamRun(
         protocol=None if udp else PROTOCOLS.get(str(report.end.get("sender_tcp_congestion"))),
         bytes_per_s=rate / 8,
         reverse=bool(start.get("reverse")),
-        streams=int(report.number(start, "num_streams", "start.test_start")),
+        streams=int(streams),
         round_trip_s=None if udp else report.round_trip(),
         loss=report.udp_loss(received) if udp else report.tcp_loss(),
         jitter_s=report.number(received, "jitter_ms", "end") / 1e3 if udp else None,
@@ -93,28 +99,34 @@ class _Report:
     def round_trip(self) -> float | None:
         """Smallest round trip of any stream in seconds, where the sender's kernel reports it."""
         streams = self.end.get("streams")
-        least = [
-            float(value)
+        senders = [
+            stream["sender"]
             for stream in (streams if isinstance(streams, list) else ())
-            if isinstance(stream, dict)
-            and isinstance(value := stream.get("sender", {}).get("min_rtt"), int | float)
-            and value > 0
+            if isinstance(stream, dict) and isinstance(stream.get("sender"), dict)
         ]
-        return min(least) / 1e6 if least else None
+        least = [
+            self.number(sender, "min_rtt", "end.streams[].sender")
+            for sender in senders
+            if sender.get("min_rtt") is not None
+        ]
+        return min((trip for trip in least if trip > 0), default=0.0) / 1e6 or None
 
     def tcp_loss(self) -> float | None:
         """Retransmitted over sent segments, where the sender's kernel reports them."""
         sent = self.object("end", "sum_sent")
-        again, segment = sent.get("retransmits"), self.start.get("tcp_mss_default")
-        segment = segment or self.start.get("tcp_mss")
-        if not isinstance(again, int | float) or not isinstance(segment, int | float):
+        key = "tcp_mss_default" if self.start.get("tcp_mss_default") else "tcp_mss"
+        if sent.get("retransmits") is None or not self.start.get(key):
             return None
-        segments = self.number(sent, "bytes", "end.sum_sent") / max(1.0, float(segment))
-        return min(float(again) / segments, 0.5) if segments else None
+        again = self.number(sent, "retransmits", "end.sum_sent")
+        segment = self.number(self.start, key, "start")
+        segments = self.number(sent, "bytes", "end.sum_sent") / max(1.0, segment)
+        return min(again / segments, 0.5) if segments else None
 
     def udp_loss(self, received: Mapping[str, Any]) -> float:
         packets = self.number(received, "packets", "end")
         lost = self.number(received, "lost_packets", "end")
         if packets <= 0:
             raise refused(self.file, None, "no packet was counted")
+        if lost >= packets:
+            raise refused(self.file, None, f"{lost:g} of {packets:g} packets were lost")
         return lost / packets

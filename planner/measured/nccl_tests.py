@@ -21,7 +21,15 @@ from typing import Any
 from planner.instance.errors import describe
 from planner.instance.measured import MeasuredCollective, Tier
 from planner.instance.text import parse_json
-from planner.measured.samples import CollectiveRun, Sample, refused
+from planner.measured.samples import (
+    CollectiveRun,
+    Sample,
+    check_agreement,
+    decimal,
+    refused,
+    sample,
+    whole,
+)
 
 COLLECTIVES: Mapping[str, MeasuredCollective] = {
     "all_reduce": "all_reduce",
@@ -32,13 +40,20 @@ COLLECTIVES: Mapping[str, MeasuredCollective] = {
 }
 """Programs, without ``_perf``, whose traffic the planner has."""
 
+FACTORS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "all_to_all": 1}
+"""Bus over algorithm bandwidth, in units of ``(n − 1)/n`` (``doc/PERFORMANCE.md``)."""
+
 OTHERS = ("broadcast", "reduce", "gather", "scatter", "hypercube", "alltoallv")
+
+LEAST_GB = 1.0
+"""GB/s from which two decimals are a figure that can be compared."""
 
 _TAG = re.compile(r"^(?:\[\d+,\d+\]<std\w+>:|\[\d+\]:?|\d+:)\s?(?=[#\s\d])")
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device")
 _PROGRAM = re.compile(r"\b([a-z_]+)_perf\b")
 _VERSION = re.compile(r"#\s*((?:nccl|rccl)-tests\b.*?version\s+\S+)", re.IGNORECASE)
 _LIBRARY = re.compile(r"\b([NR]CCL version \S+)")
+_FAILURE = re.compile(r"Test (?:NCCL |CUDA |RCCL |HIP )?failure\b|Out of bounds values\b.*\bFAILED")
 
 
 def read(text: str, file: str, tier: Tier | None) -> list[CollectiveRun]:
@@ -84,6 +99,8 @@ class _Run:
             )
         hosts = self.hosts[min(self.hosts)]
         ranks = hosts.total()
+        if len(self.hosts) == 1 and max(rank for _, rank in self.ranks) != ranks - 1:
+            raise refused(file, self.line, "a line '# Rank ...' is missing: ranks have gaps")
         name = self.program or self._program_by_factor(ranks)
         if name is None:
             raise refused(
@@ -92,8 +109,23 @@ class _Run:
                 "the log does not name its collective; name the file after the program, such as "
                 "all_gather_perf.txt",
             )
+        self._check_factor(name, ranks, file)
         samples = tuple(self.samples)
         return _run(name, ranks, hosts, samples, self.tool, file, self.line, tier)
+
+    def _check_factor(self, name: str, ranks: int, file: str) -> None:
+        """Refuse rows whose ratio of bus to algorithm bandwidth is not that of the collective."""
+        times = FACTORS.get(COLLECTIVES.get(name.removesuffix("_perf"), ""))
+        if times is None or not self.factors or ranks < 2:
+            return
+        found, right = median(self.factors), times * (ranks - 1) / ranks
+        if not isclose(found, right, rel_tol=0.03):
+            raise refused(
+                file,
+                self.line,
+                f"busbw over algbw is {found:.3g}, that of {name} with {ranks} ranks is "
+                f"{right:.3g}: swapped columns, another program or other ranks",
+            )
 
     def _program_by_factor(self, ranks: int) -> str | None:
         """The collective that the ratio of bus to algorithm bandwidth tells, if it tells one."""
@@ -113,6 +145,8 @@ def _runs(text: str, file: str) -> list[_Run]:
     tool = library = ""
     for number, line in enumerate(text.splitlines(), start=1):
         bare = _TAG.sub("", line).strip()
+        if _FAILURE.search(bare):
+            raise refused(file, number, f"the run failed: {describe(bare)}")
         if found := _VERSION.match(bare):
             tool = found[1]
         elif found := _LIBRARY.search(bare):
@@ -140,7 +174,8 @@ def _runs(text: str, file: str) -> list[_Run]:
 
 
 def _add_rank(run: _Run, found: re.Match[str], file: str, number: int) -> None:
-    rank, group, host = int(found[1]), int(found[2] or 0), found[3]
+    rank, host = whole(found[1], file, number, "rank"), found[3]
+    group = whole(found[2] or "0", file, number, "group")
     if (group, rank) in run.ranks:
         raise refused(
             file,
@@ -160,26 +195,35 @@ def _check_columns(columns: list[str], file: str, number: int) -> None:
 
 def _add_row(run: _Run, row: list[str], file: str, number: int) -> None:
     stamped = run.columns[-1] == "timestamp"
+    seconds: float | None = None
     if len(row) != len(run.columns) + stamped:
         raise refused(
             file,
             number,
             f"{len(row)} columns, the header has {len(run.columns)}: the line is cut off",
         )
-    size, algorithm = int(row[0]), 0.0
+    size, algorithm = whole(row[0], file, number, "size"), 0.0
     for name, text in zip(run.columns, row, strict=False):
         if name == "redop":
             run.reduces |= text != "none"
         elif name in ("#wrong", "error") and _wrong(name, text):
             raise refused(file, number, f"{text} wrong results: this run measured nothing")
+        elif name == "time":
+            seconds = None if text == "N/A" else decimal(text, file, number) * 1e-6
+            if size > 0 and seconds is not None:
+                run.samples.append(sample(size, seconds, file, number))
         elif name == "algbw":
-            algorithm = _number(text, file, number)
-        elif name == "busbw" and algorithm >= 1:
-            run.factors.append(_number(text, file, number) / algorithm)
-        elif name == "time" and text != "N/A":
-            seconds = _number(text, file, number) * 1e-6
-            if size > 0 and seconds > 0:
-                run.samples.append(Sample(size, seconds))
+            algorithm = 0.0 if text == "N/A" else decimal(text, file, number)
+            if size > 0 and seconds is not None:
+                _check_rate(algorithm * 1e9, size / seconds, file, number)
+        elif name == "busbw" and algorithm >= LEAST_GB:
+            run.factors.append(decimal(text, file, number) / algorithm)
+
+
+def _check_rate(given: float, computed: float, file: str, line: int | None) -> None:
+    """Compare bandwidth and time of a row where neither is small enough to be badly rounded."""
+    if max(given, computed) >= LEAST_GB * 1e9:
+        check_agreement(given * 1e-9, computed * 1e-9, ("algbw", "time"), file, line)
 
 
 def _wrong(name: str, value: str) -> bool:
@@ -191,13 +235,6 @@ def _wrong(name: str, value: str) -> bool:
     except ValueError:
         return True
     return amount > (0 if name == "#wrong" else 1e-2)
-
-
-def _number(text: str, file: str, number: int) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise refused(file, number, f"{describe(text)} is no number") from None
 
 
 def _named(text: str) -> str | None:
@@ -245,7 +282,9 @@ def _from_json(document: Any, file: str, tier: Tier | None) -> CollectiveRun:
         raise refused(file, None, "no list 'config.devices' tells the number of GPUs")
     group = devices[0].get("group", 0) if devices else 0
     ranks = [d.get("rank") for d in devices if d.get("group", 0) == group]
-    if len(set(map(str, ranks))) != len(ranks):
+    if not all(isinstance(rank, int) for rank in ranks):
+        raise refused(file, None, "a device of 'config.devices' has no whole number 'rank'")
+    if len(set(ranks)) != len(ranks):
         raise refused(
             file, None, "a rank is there twice: every process ran alone; build with MPI=1"
         )
@@ -287,5 +326,10 @@ def _json_samples(row: Any, index: int, file: str) -> Iterator[Sample]:
             raise refused(where, None, f"{wrong:g} wrong results: this run measured nothing")
         if not isinstance(time, int | float) or isinstance(time, bool):
             raise refused(where, None, f"'{key}.time' is {describe(time)}, not a number")
-        if size > 0 and time > 0:
-            yield Sample(size, time * 1e-6)
+        if size == 0:
+            continue
+        found = sample(size, time * 1e-6, where, None)
+        rate = body.get("alg_bw")
+        if isinstance(rate, int | float):
+            _check_rate(rate * 1e9, size / found.seconds, where, None)
+        yield found

@@ -12,17 +12,29 @@ from __future__ import annotations
 import re
 
 from planner.instance.errors import describe
-from planner.measured.samples import MessageRun, Sample, refused
+from planner.measured.samples import (
+    MessageRun,
+    Sample,
+    check_agreement,
+    decimal,
+    refused,
+    sample,
+    whole,
+)
 
 BYTES_PER_S = {"gb/sec": 1.25e8, "mb/sec": 2.0**20, "mib/sec": 2.0**20}
+
+LEAST_MPPS = 1e-4
+"""Message rate from which six decimals are a figure that can be compared."""
 
 _COLUMN = re.compile(
     r"#bytes|#iterations|BW peak|BW average|MsgRate|t_min|t_max|t_typical|t_avg|t_stdev"
     r"|99% percentile|99\.9% percentile|tps average|mean latency|CPU_Util"
 )
 _UNIT = re.compile(r"BW average\s*\[([^\]]+)\]")
-_TITLE = re.compile(r"^\s*((?:RDMA_Write|RDMA_Read|Send|Write|Read)\b.*\bTest)\s*$")
+_TITLE = re.compile(r"^\s*((?:RDMA_Write|RDMA_Read|Send|Write|Read|Atomic)\b.*\bTest)\s*$")
 _PAIRS = re.compile(r"Number of qps\s*:\s*(\d+)")
+_FAILURE = re.compile(r"Completion with error|Failed status \d")
 
 
 def read(text: str, file: str) -> list[MessageRun]:
@@ -45,6 +57,8 @@ def read(text: str, file: str) -> list[MessageRun]:
             rows.clear()
 
     for number, line in enumerate(text.splitlines(), start=1):
+        if _FAILURE.search(line):
+            raise refused(file, number, f"the run failed: {describe(line.strip())}")
         if found := _TITLE.match(line):
             finish()
             title, columns, pairs = found[1], [], ""
@@ -56,6 +70,13 @@ def read(text: str, file: str) -> list[MessageRun]:
             finish()
             columns = _COLUMN.findall(line)
             what, factor = _meaning(line, columns, file, number)
+            if what == "latency" and ("Read" in title or "Atomic" in title):
+                raise refused(
+                    file,
+                    number,
+                    "reads and atomics take a request more than a message: measure with "
+                    "ib_write_lat or ib_send_lat",
+                )
         elif columns and line.split() and line.split()[0].isdigit():
             rows.append(_row(line.split(), columns, what, factor, file, number))
     finish()
@@ -90,11 +111,15 @@ def _row(
     if what == "latency":
         name = "t_typical" if "t_typical" in columns else "t_avg"
     text = row[columns.index(name)]
-    try:
-        value = float(text)
-    except ValueError:
-        raise refused(file, number, f"{describe(text)} is no number") from None
+    value = decimal(text, file, number)
     if value <= 0:
         raise refused(file, number, f"{name} is {text}: nothing was measured")
-    size = int(row[0])
-    return Sample(size, value * 1e-6 if what == "latency" else size / (value * factor))
+    size = whole(row[0], file, number, "#bytes")
+    if what == "latency":
+        return sample(size, value * 1e-6, file, number)
+    if "MsgRate" in columns:
+        rate = decimal(row[columns.index("MsgRate")], file, number)
+        if rate >= LEAST_MPPS:
+            pair = ("BW average", "MsgRate")
+            check_agreement(value, rate * 1e6 * size / factor, pair, file, number)
+    return sample(size, size / (value * factor), file, number)

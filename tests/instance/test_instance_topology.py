@@ -225,3 +225,11 @@ def test_shipped_instances_connect_every_pair(name: str) -> None:
     sites = load_instance(name).cluster
     count = len(sites.sites)
     assert len(routes(sites)) == count * (count - 1)
+
+
+def test_a_link_that_loses_nearly_all_is_refused() -> None:
+    """The mean number of repetitions is a series that grows with 1/(1 - loss)."""
+    assert cluster([link("a", "b", 1, loss=0.99)]).links[0].loss == 0.99
+    for loss in (0.999999, 1 - 1e-16, 1.0):
+        with pytest.raises(ValidationError, match=r"expected a number from 0 to 0\.99"):
+            cluster([link("a", "b", 1, loss=loss)])

@@ -219,6 +219,51 @@ def test_among_routes_of_as_many_links_a_shorter_one_may_hurt() -> None:
     assert value_of(moved) > 2 * value_of(document)
 
 
+@pytest.mark.parametrize(
+    ("protocol", "figures"),
+    [
+        ({"balance": "ecmp", "loss_rule": "bbr"}, {"loss": 0.3}),
+        ({"balance": 1.0, "loss_rule": "lossless"}, {"buffer": "shallow", "delay_s": "1 ms"}),
+    ],
+)
+def test_a_link_that_no_allowed_protocol_can_drive_joins_nothing(
+    protocol: Document, figures: Link
+) -> None:
+    """Neither BBR above 20 % loss nor flow control far beyond shallow buffers."""
+    document = two_hubs()
+    cluster = document["cluster"]
+    cluster["hubs"], cluster["protocols"] = [], [{"name": "own", **protocol}]
+    link = {"from": "a", "to": "b", "bandwidth_gbps": 100, "delay_s": "1 ms"}
+    cluster["links"] = [{**link, "protocols": ["own"], **figures}]
+    assert Problem(load_instance(document)).routes == {}
+    assert value_of(document) == WORST
+    assert solve(load_instance(document), backend="cp-sat").status is SolveStatus.INFEASIBLE
+    for site in cluster["sites"]:
+        site["num_gpus"] = 2
+    result = solve(load_instance(document), backend="cp-sat")
+    assert result.status is SolveStatus.OPTIMAL
+    assert result.plan is not None and len(result.plan.placement) == 1
+    assert result.time_us == value_of(document)
+
+
+def renamed(document: Document) -> Document:
+    """Other names for all sites, hubs and links, in another alphabetic order."""
+    changed = deepcopy(document)
+    cluster = changed["cluster"]
+    nodes = [*cluster["sites"], *cluster["hubs"]]
+    names = {node["name"]: f"{len(nodes) - i}-new" for i, node in enumerate(nodes)}
+    for node in nodes:
+        node["name"] = names[node["name"]]
+    for i, link in enumerate(cluster["links"]):
+        link |= {"from": names[link["from"]], "to": names[link["to"]], "name": f"link {-i}"}
+    return changed
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_names_change_nothing(seed: int) -> None:
+    assert value_of(renamed(document_of(seed))) == base(seed)
+
+
 def refusing(document: Document, protocol: str, **fields: Any) -> tuple[Instance, Plan]:
     """An instance and its best plan with another protocol on every link."""
     changed = deepcopy(document)
