@@ -26,13 +26,14 @@ from planner.layout import Layout, to_plan
 from planner.legality import layout_violations
 from planner.plan import Degrees, Plan
 from planner.problem import Problem
-from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound
+from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound, Shape
 from planner.search.case_solver import CaseOutcome, CaseSolver
 from planner.search.cells import Cell, OpenCase, Pair
 from planner.search.certificate import certificate
 from planner.search.heuristic import best_protocols, case_plans
 from planner.search.infeasibility import explain_infeasibility
 from planner.search.longest import longest_us
+from planner.search.neighbourhood import improve
 from planner.search.result import Progress, SolveResult, SolveStatus
 from planner.search.synthesis.plan_schedule import SynthesizedSchedule, synthesize_for_plans
 from planner.search.template_bound import whole_layers_engine
@@ -57,12 +58,10 @@ INEXACT_SLACK = 50
 """Engines with tolerances may look for the winner up to one part in so many above its Z."""
 WINNER_LIMIT_S = 120.0
 """Time for the chosen engine to confirm the winning case."""
-DIVE_STEPS = 100
+DIVE_STEPS = 300
 """Steps over cells of a pipeline degree to choose where a first plan is looked for."""
-DIVE_CELLS = 4
-"""Cells of a pipeline degree among which a first plan is looked for."""
-DIVE_TRIES = 3
-"""Cells of a pipeline degree in which a first plan is looked for."""
+DIVE_CELLS = 8
+"""Cells of a pipeline degree in which a first plan is looked for, one of each shape and dp."""
 WHOLE_LAYERS_LIMIT_S = 20.0
 """Time for one schedule and option with whole layers."""
 MAX_FRUITLESS = 20
@@ -83,6 +82,12 @@ SPLITS_PRICED = 24
 """Splits that are priced per pair."""
 DIVE_OPS = 20_000
 """Cases whose templates have more ops are left out."""
+
+MAX_MODEL_MOVES = 4_000
+"""Cases with more pairs of sites, times stages, get no model: building and solving it would take
+more time and memory than a search of moderate size has."""
+IMPROVE_FRUITLESS = 150
+"""Neighbours of a plan in a row without a better one after which no more are looked at."""
 
 TieKey = tuple[int, int, Degrees]
 
@@ -138,10 +143,12 @@ class Search:
         progress: Callable[[Progress], None] | None,
         start_plans: Sequence[Plan] = (),
         certify: bool = False,
+        heuristic: bool = False,
     ) -> None:
         self.instance = instance
         self.start_plans = start_plans
         self.certify = certify
+        self.heuristic = heuristic
         self.problem = Problem(instance)
         self.bounds = Bounds(self.problem)
         self.tree = Tree(self.problem, self.bounds)
@@ -170,6 +177,9 @@ class Search:
         """Entries that rest on an engine, their cases, and the Z up to which plans were wanted."""
         self.errors: list[str] = []
         self.notes: list[str] = []
+        self.left_open = 0
+        """Cases that no model was built for."""
+        self._improved: _Incumbent | None = None
         self._last_report = 0.0
 
     # -- bookkeeping -----------------------------------------------------------------------
@@ -304,6 +314,7 @@ class Search:
             self._offer_starts()
             self._dive()
             self._dive_splits()
+            self._improve()
             while self.heap:
                 self._check_time()
                 self._report("searching")
@@ -322,7 +333,8 @@ class Search:
                 except BaseException:
                     heapq.heappush(self.heap, node)
                     raise
-            self._settle_winner(self._solver(engines.engine(self.backend)))
+            self._improve()
+            self._settle_winner(engines)
             self._close_rest()
             if self.certify:
                 self._second_witnesses(engines)
@@ -415,6 +427,10 @@ class Search:
         """Look for plans of a case, bound it with whole layers, then solve it as a model."""
         if node.step == 0:
             self._try_heuristics(case)
+            self._improve()
+        elif self._without_model(case.bounds.choices):
+            self._leave_open(node, case)
+            return
         elif node.step == 1:
             if case.bounds.choices.fixed_layers is None:
                 self._whole_layers(case)
@@ -427,6 +443,45 @@ class Search:
             return
         bound = max(node.bound_us, least.value_us)
         self._push(node.box, bound, least.rule, case=case, step=node.step + 1)
+
+    def _without_model(self, choices: CaseChoices) -> bool:
+        """Whether plans and bounds alone are looked for in a case."""
+        moves = choices.co.degrees.pp * len(self.problem.sites) ** 2
+        return self.heuristic or moves > MAX_MODEL_MOVES
+
+    def _leave_open(self, node: _Node, case: OpenCase) -> None:
+        """Give a case up at its bound."""
+        self.left_open += 1
+        bound = max(node.bound_us, case.least.value_us)
+        self.floor_us = min(self.floor_us, bound)
+        self._close(node.box, "open", node.rule, bound_us=bound)
+
+    def _improve(self) -> None:
+        """Search around the incumbent, once for each."""
+        best = self.incumbent
+        if best is None or best is self._improved or not self._improves(best):
+            return
+        choices = CaseChoices(self.problem, case_coefficients(self.problem, best.layout.degrees))
+        for found in improve(
+            choices,
+            best.layout,
+            best.time_us,
+            seed=self.seed,
+            max_fruitless=IMPROVE_FRUITLESS,
+        ):
+            self._check_time()
+            self._report("improving the plan")
+            if found is not None:
+                self._offer(found[1], found[0])
+        self._improved = self.incumbent
+
+    def _improves(self, best: _Incumbent) -> bool:
+        """Whether no model will look at the case of a plan, so that a search around it pays."""
+        degrees = best.layout.degrees
+        if self.lower_bound() == best.time_us:
+            return False
+        choices = CaseChoices(self.problem, case_coefficients(self.problem, degrees))
+        return self._without_model(choices) and _num_ops(choices) <= DIVE_OPS
 
     def _whole_layers(self, case: OpenCase) -> None:
         """Bound the pairs of a case with whole layers, the best first; try the splits found."""
@@ -468,15 +523,17 @@ class Search:
             for _ in range(DIVE_STEPS):
                 if not heap or len(ready) == DIVE_CELLS or heap[0].bound_us >= self._beyond_us:
                     break
-                node = self._deepen(heap, Cell.RAMP)
+                node = self._deepen(heap, Cell.CLOSED_FORMS)
                 if node is not None:
                     ready.append(node)
-            successes, tries, heap = 0, 0, sorted(ready)
-            while heap and heap[0].bound_us < self._beyond_us and successes < DIVE_PLANS:
-                node = self._deepen(heap, Cell.CLOSED_FORMS)
-                if node is not None and tries < DIVE_TRIES:
-                    tries += 1
-                    successes += self._try_cell(self._cell(node))
+            tried: set[tuple[Shape, tuple[int, ...]]] = set()
+            successes = 0
+            for node in ready:
+                kind = node.box.shape, node.box.dp
+                if kind in tried or node.bound_us >= self._beyond_us or successes == DIVE_PLANS:
+                    continue
+                tried.add(kind)
+                successes += self._try_cell(self._cell(node))
 
     def _dive_splits(self) -> None:
         """Better plans: in the cells with the least bounds, splits that fit and have short paths.
@@ -639,13 +696,16 @@ class Search:
                     f"at {entry['bound_us']} µs"
                 )
 
-    def _settle_winner(self, solver: CaseSolver) -> None:
+    def _settle_winner(self, engines: EnginePool) -> None:
         """Solve the winning case as a model by the chosen engine: Z, then the fewest crossings."""
         best = self.incumbent
         if best is None or self.lower_bound() < best.time_us:
             return
         case = best.layout.degrees
         choices = CaseChoices(self.problem, case_coefficients(self.problem, case))
+        if self._without_model(choices):
+            return
+        solver = self._solver(engines.engine(self.backend))
         bounds = CaseBounds(self.bounds, choices)
         kept = [p for p in choices.pairs if bounds.choice(*p).value_us <= best.time_us]
         self._report("solving the winning case")
@@ -723,7 +783,8 @@ def solve(
     formulation
         ``plain``.
     heuristic
-        Reserved; the search is the same with and without it.
+        Build no model: plans come from construction and a search around them, the proof from bounds
+        alone.  A case with more than :data:`MAX_MODEL_MOVES` is treated so anyway.
     certify
         Ask a second engine about every case that rests on one.
     schedule
@@ -767,6 +828,7 @@ def solve(
         progress=progress,
         start_plans=start_plans,
         certify=certify,
+        heuristic=heuristic,
     )
     limit: str | None = None
     try:
@@ -807,6 +869,11 @@ def _with_synthesis(result: SolveResult, search: Search, time_limit_s: float) ->
 def _result(search: Search, limit: str | None) -> SolveResult:
     best = search.incumbent
     bound = min(search.floor_us, best.time_us if best else INFEASIBLE)
+    if search.left_open:
+        search.notes.append(
+            f"{search.left_open} cases were left to bounds: "
+            + ("--heuristic builds no model" if search.heuristic else "too large for a model")
+        )
     proof = certificate(
         search.closed,
         search.cases_total,
@@ -837,7 +904,7 @@ def _result(search: Search, limit: str | None) -> SolveResult:
         [(c.layout, c.time_us) for c in search.incumbents],
     )
     search.notes += notes
-    proven = bound == best.time_us and not search.errors
+    proven = bound == best.time_us and not search.errors and proof["grade"] != "open"
     if limit == "interrupt":
         status, reason = SolveStatus.INTERRUPTED, "interrupted; the plan is checked"
     elif proven:
