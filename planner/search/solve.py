@@ -18,7 +18,7 @@ from planner.check import (
     profiles_of_layout,
     time_of_layout,
 )
-from planner.choices import CaseChoices
+from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import case_coefficients
 from planner.cost.profile_use import profile_uses_to_json
 from planner.instance.schema import Instance
@@ -72,13 +72,15 @@ DIVE_CASES = 4
 """Cases of a cell that are tried."""
 DIVE_PAIRS = 4
 """Pairs of schedule and option that are tried per case."""
-SPLIT_CELLS = 64
-"""Cells of which pairs are priced with an even split."""
+SPLIT_CELLS = 48
+"""Cells of which a pair is priced with an even split."""
 SPLIT_PAIRS = 8
 """Pairs of schedule and option that are priced per cell."""
-SPLIT_SEARCHES = 6
-"""Pairs for which better splits are looked for."""
-SPLITS_PRICED = 24
+SPLIT_TRIES = 24
+"""Pairs for which better splits are looked for, at most."""
+SPLIT_PLANS = 3
+"""Pairs whose split gives a better plan, at most."""
+SPLITS_PRICED = 16
 """Splits that are priced per pair."""
 DIVE_OPS = 20_000
 """Cases whose templates have more ops are left out."""
@@ -549,29 +551,61 @@ class Search:
         ]
         heapq.heapify(heap)
         estimates: list[tuple[float, int, CaseBounds, Pair]] = []
+        ways: set[tuple[Box, ScheduleChoice, str]] = set()
         cells = 0
         while heap and heap[0].bound_us < self._beyond_us and cells < SPLIT_CELLS:
             node = self._deepen(heap, Cell.CLOSED_FORMS)
             if node is None or node.box.pp[0] == 1:
                 continue
-            cells += 1
+            known_before = len(estimates)
             pairs = (
                 (b, case.bounds, pair)
                 for case in self._cell(node).cases
                 for pair, b in case.values.items()
             )
             for bound, case, pair in sorted(pairs, key=lambda item: item[0])[:SPLIT_PAIRS]:
-                if bound.value_us < self._beyond_us and _num_ops(case.choices) <= DIVE_OPS:
+                way = node.box, pair[0], pair[1].recompute
+                if way in ways or bound.value_us >= self._beyond_us:
+                    continue
+                if _num_ops(case.choices) <= DIVE_OPS:
                     estimate = case.even_split(*pair)
                     if estimate is not None:
+                        ways.add(way)
                         estimates.append((estimate, len(estimates), case, pair))
-        for _, _, case, pair in sorted(estimates, key=lambda item: item[:2])[:SPLIT_SEARCHES]:
-            self._check_time()
-            self._report("searching")
-            split = case.search_split(*pair, SPLITS_PRICED, self._beyond_us)
-            if split is not None:
-                known = OpenCase(case, {pair: case.choice(*pair)})
-                self._try_heuristics(known, splits=[split])
+            cells += len(estimates) > known_before
+        self._search_cell_splits()
+        found = 0
+        for _, _, case, pair in sorted(estimates, key=lambda item: item[:2])[:SPLIT_TRIES]:
+            found += self._search_split(case, pair)
+            if found == SPLIT_PLANS:
+                break
+        if found:
+            self._search_cell_splits()
+
+    def _search_cell_splits(self) -> None:
+        """Better splits in the cell of the incumbent."""
+        if self.incumbent is None:
+            return
+        best = self.incumbent.layout.degrees
+        shape = Shape(best.tp, best.cp, best.ep, best.etp, best.micro_batch_size)
+        cell = self.cells.get(Box(shape, (best.pp,), (best.virtual_stages,), (best.dp,)))
+        if cell is None or best.pp == 1:
+            return
+        pairs = [(b, case.bounds, pair) for case in cell.cases for pair, b in case.values.items()]
+        for bound, case, pair in sorted(pairs, key=lambda item: item[0])[:SPLIT_TRIES]:
+            if bound.value_us < self._beyond_us and _num_ops(case.choices) <= DIVE_OPS:
+                self._search_split(case, pair)
+
+    def _search_split(self, case: CaseBounds, pair: Pair) -> bool:
+        """Try the best split found for a pair; whether it gives a better plan."""
+        self._check_time()
+        self._report("searching")
+        before = self.incumbent
+        split = case.search_split(*pair, SPLITS_PRICED, self._beyond_us)
+        if split is not None:
+            known = OpenCase(case, {pair: case.choice(*pair)})
+            self._try_heuristics(known, splits=[split])
+        return self.incumbent is not before
 
     def _deepen(self, heap: list[_Node], step: int) -> _Node | None:
         """Take the best node of a heap one step further; return it when it has come so far."""

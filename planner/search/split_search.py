@@ -29,7 +29,7 @@ HEAVIER, LIGHTER = 1.5, 0.8
 """What happens to the weight of missing memory after a split that does not fit, or fits."""
 PATIENCE = 3
 """Descents per longest path that may be looked for."""
-DULL = 4
+DULL = 6
 """Descents in a row that end above the limit, after which the search stops."""
 
 
