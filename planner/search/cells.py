@@ -119,7 +119,11 @@ class Cell:
     def _ramp(self, beyond_us: int) -> Iterator[OpenCase]:
         """The pipeline of the same cases, without synchronisation."""
         for case, values in self.cases:
-            yield OpenCase(case, {pair: case.ramp(*pair) for pair in values})
+            ramps = {
+                pair: case.stages(*pair, case.ramp(*pair), beyond_us, synchronised=False)
+                for pair in values
+            }
+            yield OpenCase(case, ramps)
 
     def _closed_forms(self, beyond_us: int) -> Iterator[OpenCase]:
         """Every shard degree, with the ways to run it that the step before left."""

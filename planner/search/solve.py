@@ -82,6 +82,8 @@ SPLIT_PLANS = 3
 """Pairs whose split gives a better plan, at most."""
 SPLITS_PRICED = 16
 """Splits that are priced per pair."""
+DIVE_PRICED = 60
+"""Plans of a case that are priced."""
 DIVE_OPS = 20_000
 """Cases whose templates have more ops are left out."""
 
@@ -504,13 +506,19 @@ class Search:
         case: OpenCase,
         max_pairs: int | None = None,
         splits: Sequence[tuple[int, ...]] = (),
+        max_priced: int | None = None,
     ) -> None:
         cutoff = None if self.incumbent is None else self.incumbent.time_us
+        priced = 0
         for found in case_plans(case.bounds.choices, case.values, cutoff, max_pairs, splits):
             self._check_time()
             self._report("searching")
             if found is not None:
                 self._offer(found[1], found[0])
+            elif priced == max_priced:
+                break
+            else:
+                priced += 1
 
     def _dive(self) -> None:
         """A first incumbent: for each pipeline degree plans of the cells that look best."""
@@ -640,7 +648,7 @@ class Search:
         cell.tried = True
         for case in sorted(cell.cases, key=lambda case: case.least)[:DIVE_CASES]:
             if _num_ops(case.bounds.choices) <= DIVE_OPS:
-                self._try_heuristics(case, DIVE_PAIRS)
+                self._try_heuristics(case, DIVE_PAIRS, max_priced=DIVE_PRICED)
         return self.incumbent is not before
 
     def _solve_case(self, node: _Node, case: OpenCase) -> None:
