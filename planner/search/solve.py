@@ -36,7 +36,8 @@ from planner.search.longest import longest_us
 from planner.search.neighbourhood import improve
 from planner.search.result import Progress, SolveResult, SolveStatus
 from planner.search.synthesis.plan_schedule import SynthesizedSchedule, synthesize_for_plans
-from planner.search.template_bound import whole_layers_engine
+from planner.search.template_bound import WholeLayersError, whole_layers_engine
+from planner.search.testimony import Testimony, Word
 from planner.search.tree import Box, Closed, Tree
 from planner.simulation.simulate import simulated_answer
 from planner.versions import versions
@@ -107,6 +108,21 @@ class _Node:
     case: OpenCase | None = field(compare=False, default=None)
     step: int = field(compare=False, default=0)
     """What was done with a case: 1 plans were looked for, 2 bounded with whole layers."""
+    derived: ChoiceBound | None = field(compare=False, default=None)
+    """Where the bound rests on an engine: what follows from the instance alone."""
+
+    @property
+    def without(self) -> ChoiceBound:
+        """The bound that follows from the instance alone."""
+        return self.derived or ChoiceBound(self.bound_us, self.rule)
+
+    def free(self) -> _Node:
+        """The same without the word of an engine."""
+        if self.derived is None or self.case is None:
+            return self
+        bound_us, rule = self.derived
+        case = OpenCase(self.case.bounds, self.case.values)
+        return replace(self, bound_us=bound_us, rule=rule, case=case, derived=None)
 
 
 @dataclass
@@ -177,8 +193,7 @@ class Search:
         self.floor_us = INFEASIBLE
         """Least bound of the cases that were given up without a verdict."""
         self.models: list[dict[str, Any]] = []
-        self.solved: list[tuple[dict[str, Any], OpenCase, int]] = []
-        """Entries that rest on an engine, their cases, and the Z up to which plans were wanted."""
+        self.testimony = Testimony()
         self.errors: list[str] = []
         self.notes: list[str] = []
         self.left_open = 0
@@ -252,14 +267,45 @@ class Search:
         return entry
 
     def _close_bounded(self, node: _Node, verdict: str) -> None:
-        """Close a box by its bound; where whole layers are behind it the engine is named."""
-        if node.case is not None and any(b.rule == "layers" for b in node.case.values.values()):
-            entry = self._close(
-                node.box, verdict, "layers", bound_us=node.bound_us, engine=whole_layers_engine()
-            )
-            self.solved.append((entry, node.case, self._beyond_us))
+        """Close a box by its bound; where only whole layers do, the engine is named."""
+        free = node.free()
+        if node.case is None or free.bound_us == node.bound_us:
+            self._close(node.box, verdict, free.rule, bound_us=node.bound_us)
+        elif verdict == "bounded" and self._decided(free):
+            self._close(node.box, verdict, free.rule, bound_us=free.bound_us)
         else:
-            self._close(node.box, verdict, node.rule, bound_us=node.bound_us)
+            engines = (whole_layers_engine(),)
+            self._close_by_word(node, node.case, engines, verdict, "layers", node.bound_us)
+
+    def _close_by_word(
+        self,
+        node: _Node,
+        case: OpenCase,
+        engines: tuple[str, ...],
+        verdict: str,
+        rule: str,
+        bound_us: int,
+        **numbers: Any,
+    ) -> None:
+        """Close a case by what engines say, and keep what holds without them."""
+        engine = " and ".join(engines)
+        entry = self._close(node.box, verdict, rule, bound_us=bound_us, engine=engine, **numbers)
+        self.testimony.words.append(Word(entry, case, self._cutoff(case), engines, node.without))
+
+    def _cutoff(self, case: OpenCase) -> int:
+        """Largest Z of a plan of a case that is still wanted."""
+        best = self.incumbent
+        return longest_us(case.bounds.choices) if best is None else best.time_us
+
+    def _caught(self, engines: Sequence[str], message: str) -> None:
+        """Note a false word, and open again what rests on the engines it came from."""
+        self.errors.append(f"{' and '.join(engines)}: {message}")
+        opened_us = self.testimony.withdraw(engines)
+        if opened_us is not None:
+            self.floor_us = min(self.floor_us, opened_us)
+        if whole_layers_engine() in engines:
+            self.heap = [node.free() for node in self.heap]
+            heapq.heapify(self.heap)
 
     def _push(self, box: Box, verdict: Closed | int, rule: str = "work", **known: Any) -> None:
         if isinstance(verdict, Closed):
@@ -268,7 +314,18 @@ class Search:
             heapq.heappush(self.heap, _Node(verdict, next(self.serial), box, rule, **known))
 
     def _offer(self, layout: Layout, time_us: int) -> None:
-        """Take a plan if it beats the incumbent and the full checker accepts it."""
+        """Take a plan if it beats the incumbent and the full checker accepts it.
+
+        Engines that said there is none as good are not believed any more.
+        """
+        for word in self.testimony.price(layout, time_us):
+            said = word.entry["bound_us"]
+            if self.testimony.distrusted.isdisjoint(word.engines):
+                self._caught(
+                    word.engines,
+                    f"said that nothing in a case is below {said} µs; a checked plan has "
+                    f"{time_us} µs",
+                )
         best = self.incumbent
         candidate = _Incumbent(time_us, layout)
         if best is not None and (best.time_us, best.key) <= (time_us, candidate.key):
@@ -429,6 +486,7 @@ class Search:
 
     def _open_case(self, node: _Node, case: OpenCase) -> None:
         """Look for plans of a case, bound it with whole layers, then solve it as a model."""
+        derived = None
         if node.step == 0:
             self._try_heuristics(case)
             self._improve()
@@ -437,7 +495,8 @@ class Search:
             return
         elif node.step == 1:
             if case.bounds.choices.fixed_layers is None:
-                self._whole_layers(case)
+                case = self._whole_layers(case)
+                derived = node.without if case.layers else None
         else:
             self._solve_case(node, case)
             return
@@ -446,7 +505,7 @@ class Search:
             self._close(node.box, "infeasible", least.rule)
             return
         bound = max(node.bound_us, least.value_us)
-        self._push(node.box, bound, least.rule, case=case, step=node.step + 1)
+        self._push(node.box, bound, least.rule, case=case, step=node.step + 1, derived=derived)
 
     def _without_model(self, choices: CaseChoices) -> bool:
         """Whether plans and bounds alone are looked for in a case."""
@@ -487,8 +546,15 @@ class Search:
         choices = CaseChoices(self.problem, case_coefficients(self.problem, degrees))
         return self._without_model(choices) and _num_ops(choices) <= DIVE_OPS
 
-    def _whole_layers(self, case: OpenCase) -> None:
-        """Bound the pairs of a case with whole layers, the best first; try the splits found."""
+    def _whole_layers(self, case: OpenCase) -> OpenCase:
+        """Bound the pairs of a case with whole layers, the best first; try the splits found.
+
+        Where the engine is caught with a false word none of it is left.
+        """
+        engine = whole_layers_engine()
+        layers: dict[Pair, ChoiceBound] = {}
+        if engine in self.testimony.distrusted:
+            return case
         for pair, bound in sorted(case.values.items(), key=lambda item: item[1]):
             self._check_time()
             self._report("searching")
@@ -497,9 +563,24 @@ class Search:
             limit = WHOLE_LAYERS_LIMIT_S
             if self.deadline is not None:
                 limit = min(limit, max(0.1, self.deadline - time.monotonic()))
-            case.values[pair], split = case.bounds.whole_layers(*pair, self._beyond_us, limit)
+            try:
+                found, split = case.bounds.whole_layers(*pair, self._beyond_us, limit)
+            except WholeLayersError as error:
+                self._caught([engine], str(error))
+                return case
             if split is not None:
                 self._try_heuristics(OpenCase(case.bounds, {pair: bound}), splits=[split])
+            known_us = self.testimony.known_us(case.bounds.co.degrees, [pair])
+            if known_us is not None and known_us < found.value_us:
+                self._caught(
+                    [engine],
+                    f"says that nothing is below {found.value_us} µs; a checked plan has "
+                    f"{known_us} µs",
+                )
+                return case
+            if bound < found and found.value_us < INFEASIBLE:
+                layers[pair] = found
+        return case._replace(layers=layers)
 
     def _try_heuristics(
         self,
@@ -653,10 +734,10 @@ class Search:
 
     def _solve_case(self, node: _Node, case: OpenCase) -> None:
         """Solve a case as a model by the prover, up to the incumbent's Z."""
-        choices, values, bound = case.bounds.choices, case.values, node.bound_us
-        best = self.incumbent
-        cutoff = longest_us(choices) if best is None else best.time_us
-        kept = [pair for pair, value in values.items() if value.value_us <= cutoff]
+        choices, bound, derived = case.bounds.choices, node.bound_us, node.without
+        best, cutoff = self.incumbent, self._cutoff(case)
+        open_pairs = [pair for pair, value in case.values.items() if value.value_us <= cutoff]
+        kept = [pair for pair in open_pairs if case.standing(pair).value_us <= cutoff]
         start = best.layout if best and best.layout.degrees == node.box.case else None
         outcome = self.prover.solve(
             choices.only(kept),
@@ -664,29 +745,41 @@ class Search:
             floor_us=bound,
             deadline=self.deadline,
             start=start,
+            known_us=self.testimony.known_us(node.box.case, kept),
             on_plan=self._offer,
         )
         self._record(node.box.case, outcome, cutoff)
-        if outcome.status is EngineStatus.ERROR or outcome.limit is Limit.MEMORY:
+        engines: tuple[str, ...] = (outcome.engine,)
+        if bound > derived.value_us or len(kept) < len(open_pairs):
+            engines += (whole_layers_engine(),)
+        if outcome.contradicted:
+            self._caught(engines, outcome.message)
+        elif outcome.status is EngineStatus.ERROR or outcome.limit is Limit.MEMORY:
             self.errors.append(outcome.message)
-        proven = outcome.bound_us > cutoff or outcome.status is EngineStatus.OPTIMAL
-        if proven:
-            entry = self._close(
-                node.box,
+        believed = (
+            outcome.status is not EngineStatus.ERROR
+            and outcome.trusted
+            and self.testimony.distrusted.isdisjoint(engines)
+        )
+        if believed and (outcome.bound_us > cutoff or outcome.status is EngineStatus.OPTIMAL):
+            bound_us = min(outcome.bound_us, outcome.time_us or outcome.bound_us)
+            self._close_by_word(
+                node,
+                case,
+                engines,
                 "solved",
                 "model",
+                bound_us,
                 value_us=outcome.time_us,
-                bound_us=min(outcome.bound_us, outcome.time_us or outcome.bound_us),
-                engine=outcome.engine,
                 trusted=outcome.trusted,
                 rounds=outcome.rounds,
             )
-            self.solved.append((entry, case, cutoff))
-            return
-        self.floor_us = min(self.floor_us, max(bound, outcome.bound_us))
-        self._close(
-            node.box, "open", "model", bound_us=max(bound, outcome.bound_us), engine=outcome.engine
-        )
+        elif believed and outcome.bound_us > derived.value_us:
+            self.floor_us = min(self.floor_us, outcome.bound_us)
+            self._close_by_word(node, case, engines, "open", "model", outcome.bound_us)
+        else:
+            self.floor_us = min(self.floor_us, derived.value_us)
+            self._close(node.box, "open", derived.rule, bound_us=derived.value_us)
 
     def _record(
         self, case: Degrees, outcome: CaseOutcome, cutoff: int, *, winner: bool = False
@@ -712,31 +805,36 @@ class Search:
 
         Whole layers are HiGHS's word; there the prover solves the model of the case.
         """
-        for entry, case, cutoff in self.solved:
+        for word in list(self.testimony.words):
             if self.deadline is not None and time.monotonic() > self.deadline:
                 break
             self._report("asking a second engine")
-            layers = entry["rule"] == "layers"
-            kept = [
-                pair
-                for pair, value in case.values.items()
-                if (value.rule == "layers" if layers else value.value_us <= cutoff)
-            ]
-            solver = self._solver(engines.engine(PROVER if layers else SECOND_ENGINE))
-            outcome = solver.solve(
-                case.bounds.choices.only(kept), cutoff, deadline=self._winner_deadline()
+            said_us, degrees = word.entry["bound_us"], word.case.bounds.co.degrees
+            backend = PROVER if word.entry["rule"] == "layers" else SECOND_ENGINE
+            outcome = self._solver(engines.engine(backend)).solve(
+                word.case.bounds.choices.only(word.pairs),
+                word.cutoff_us,
+                deadline=self._winner_deadline(),
+                known_us=self.testimony.known_us(degrees, word.pairs),
+                on_plan=self._offer,
             )
-            self._record(case.bounds.co.degrees, outcome, cutoff)
-            entry["second"] = {
-                "engine": outcome.engine,
-                "status": outcome.status.name,
-                "agrees": outcome.bound_us >= min(entry["bound_us"], cutoff + 1),
-            }
-            if outcome.time_us is not None and outcome.time_us < entry["bound_us"]:
-                self.errors.append(
-                    f"{outcome.engine} found Z = {outcome.time_us} µs in a case that was closed "
-                    f"at {entry['bound_us']} µs"
-                )
+            self._record(degrees, outcome, word.cutoff_us)
+            self._note_failure(outcome)
+            if any(standing is word for standing in self.testimony.words):
+                word.entry["second"] = {
+                    "engine": outcome.engine,
+                    "status": outcome.status.name,
+                    "agrees": outcome.status is not EngineStatus.ERROR
+                    and outcome.engine not in self.testimony.distrusted
+                    and outcome.bound_us >= min(said_us, word.cutoff_us + 1),
+                }
+
+    def _note_failure(self, outcome: CaseOutcome) -> None:
+        """Note that an engine on which the proof does not rest failed; else believe it no more."""
+        if outcome.contradicted and self.testimony.rests_on(outcome.engine):
+            self._caught([outcome.engine], outcome.message)
+        elif outcome.status is EngineStatus.ERROR:
+            self.notes.append(f"{outcome.engine} failed in a second look: {outcome.message}")
 
     def _settle_winner(self, engines: EnginePool) -> None:
         """Solve the winning case as a model by the chosen engine: Z, then the fewest crossings."""
@@ -757,14 +855,14 @@ class Search:
             best.time_us if exact else best.time_us + best.time_us // INEXACT_SLACK,
             deadline=self._winner_deadline(),
             start=best.layout,
+            known_us=best.time_us,
             on_plan=self._offer,
         )
         self._record(case, outcome, best.time_us, winner=True)
-        if outcome.time_us is not None and outcome.time_us < best.time_us:
-            self.errors.append(
-                f"the model found Z = {outcome.time_us} µs in a case that was closed at "
-                f"{best.time_us} µs"
-            )
+        if self._is_beaten(best):
+            return
+        if outcome.contradicted and self.testimony.rests_on(outcome.engine):
+            self._caught([outcome.engine], outcome.message)
         elif outcome.status is not EngineStatus.OPTIMAL:
             self.notes.append(
                 f"{outcome.engine} did not confirm the winning case: {outcome.status.name} "
@@ -775,9 +873,24 @@ class Search:
             choices.only(kept), best.time_us, deadline=self._winner_deadline()
         )
         if outcome.layout is not None and outcome.layout.crossings <= best.layout.crossings:
-            tied_plan = _Incumbent(best.time_us, self._plain_protocols(outcome.layout))
+            layout = self._plain_protocols(outcome.layout)
+            tied_plan = _Incumbent(time_of_layout(self.problem, choices.co, layout), layout)
+            if tied_plan.time_us < best.time_us:
+                self._offer(layout, tied_plan.time_us)
+                self._is_beaten(best)
+                return
             self._check(tied_plan)
             self.incumbent = tied_plan
+
+    def _is_beaten(self, best: _Incumbent) -> bool:
+        """Whether a plan that was taken for the optimum is not; that is an error."""
+        now = self.incumbent
+        if now is None or now.time_us >= best.time_us:
+            return False
+        self.errors.append(
+            f"the model found Z = {now.time_us} µs in a case that was closed at {best.time_us} µs"
+        )
+        return True
 
     def _plain_protocols(self, layout: Layout) -> Layout:
         """The same plan with the fastest protocol on every link, where Z stays as it is."""
@@ -957,6 +1070,7 @@ def _result(search: Search, limit: str | None) -> SolveResult:
             "time": "time limit; the plan is checked, the bound is not met",
             None: _why_open(search),
         }[limit]
+    reason = "; ".join(filter(None, (reason, search.testimony.summary())))
     return SolveResult(
         instance=search.instance,
         status=status,
@@ -985,6 +1099,7 @@ def _without_plan(
     elif not open_cases and not search.errors:
         status = SolveStatus.INFEASIBLE
         reason, evidence = explain_infeasibility(search.problem, search.tree, search.bounds)
+        reason = "; ".join(filter(None, (reason, search.testimony.summary())))
         provenance["infeasibility"] = evidence
         if evidence.get("rule") == "none":
             search.errors.append(reason)
