@@ -5,9 +5,11 @@ of the folder's name reaches CBC.  CBC runs without threads (the bundled build w
 ``threads 1`` starts a second thread).  PuLP's status, its solution status and CBC's log
 must tell the same story; the bound comes from the log.
 
-CBC writes values with eight significant digits.  Where a value may have lost digits, a
-second run recovers it: all other variables are fixed, and the wide ones are bounded to
-the neighbourhood of the printed number and shifted to it.
+CBC writes values with eight significant digits, and a binary off by its tolerance lets a
+conditional row with a large constant slip.  Where a value may have lost digits or the point
+breaks a row, a second run recovers it: all narrow variables are fixed, and the wide ones are
+bounded to the neighbourhood of the printed number and shifted to it, or left free where the
+point breaks a row.  The objective of the first run stays the claim.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ from planner.backends.result import Claim, Limit, ParameterValue, feasible_hint,
 
 EXACT_VALUE_LIMIT = 10**8
 """Values below this are printed in full."""
+
+NARROW = 100
+"""Ranges up to this are those of choices and small counts, which a broken point gets right."""
 
 RECOVERY_TIME_S = 10.0
 
@@ -81,9 +86,10 @@ class _Run:
         return self.pulp_status in {(1, 1), (1, 2)} and self.log.has_plan
 
 
-SAFE_OPTIONS = "preprocess off cuts off"
+SAFE_OPTIONS = "preprocess off cuts off integerT 1e-9"
 """CBC 2.10.3 calls feasible models infeasible, and worse plans optimal, with its preprocessing and
-cuts on models with many conditional rows; the branch and bound alone was right on all of them."""
+cuts on models with many conditional rows; the branch and bound alone was right on all of them.
+With its usual integer tolerance of 1e-6 a binary next to 1 leaves conditional rows broken."""
 
 
 class CbcBackend:
@@ -166,10 +172,13 @@ class CbcBackend:
             claim = replace(
                 claim, objective=program.offset + program.scale * round(run.log.objective)
             )
-        if all(value < EXACT_VALUE_LIMIT for value in run.point):
-            return replace(claim, values=program.model_values(run.point))
+        values = program.model_values(run.point)
+        broken = bool(model.evaluate(values).violations)
+        if not broken and all(value < EXACT_VALUE_LIMIT for value in run.point):
+            return replace(claim, values=values)
+        near_values = _free_unless_narrow if broken else _neighbourhood
         bounds = [
-            _neighbourhood(low, width, value)
+            near_values(low, width, value)
             for low, width, value in zip(program.lowers, program.ranges, run.point, strict=True)
         ]
         near = lower(model, options.objective_upper, options.objective_lower, bounds)
@@ -180,7 +189,8 @@ class CbcBackend:
         log = f"{claim.log}\n--- second run, to recover digits ---\n{second.text}"
         claim = replace(claim, log=log)
         if near.impossible or second.failure or not second.has_plan:
-            return replace(claim, failure="digits of large values were lost in CBC's output")
+            reason = "breaks rows" if broken else "lost digits of large values"
+            return replace(claim, failure=f"CBC's point {reason}, and could not be mended")
         return replace(claim, values=near.model_values(second.point))
 
     def _run(
@@ -291,6 +301,11 @@ def _relaxation_claim(claim: Claim, log: CbcLog, program: PlainProgram) -> Claim
         relaxation_value=program.offset + program.scale * log.relaxation,
         bound=program.offset + program.scale * value,
     )
+
+
+def _free_unless_narrow(low: int, width: int, value: int) -> tuple[int, int]:
+    """Return the bounds of a wide variable, or the value of a narrow one."""
+    return (low + value, low + value) if 0 <= value <= width <= NARROW else (low, low + width)
 
 
 def _neighbourhood(low: int, width: int, value: int) -> tuple[int, int]:

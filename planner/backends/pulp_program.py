@@ -10,7 +10,7 @@ from typing import Any
 from planner.backends.base import BackendUnavailableError, package_version
 from planner.backends.big_m import PlainProgram, PlainRow
 
-LARGE = 1_000_000
+LARGE = 10_000
 """Rows whose least coefficient reaches this are divided by a power of ten."""
 SENSES = {"<=": -1, "==": 0, ">=": 1}
 

@@ -549,6 +549,33 @@ class CaseCoefficients:
         degrees, width = self.degrees, self.problem.training.gradient_bytes
         groups = degrees.dp_replicate
         local = groups if sync == "flat" else groups - hosts + 1
+        key = (
+            "inside sync",
+            self._shape,
+            degrees.pp,
+            degrees.dp,
+            degrees.dp_shard,
+            gpu_class,
+            option.sharding,
+            option.spanning,
+            local,
+        )
+        inside = self._cached(key, lambda: self._sync_inside(gpu_class, option, local))
+        factors = self._exchange_factors(option, sync, hosts)
+        nic = self.problem.classes[gpu_class].nic_bytes_per_s
+        port = degrees.dp / hosts * degrees.cell_gpus * nic
+        sent = [0.0 if hosts == 1 else f * (hosts - 1) / port for f in factors[:2]]
+        return inside._replace(
+            reduce_nic=self._per_unit(lambda u: _us(sent[0] * self._whole_parameters(u) * width)),
+            gather_nic=self._per_unit(
+                lambda u: _us(sent[1] * self._whole_parameters(u) * state.WEIGHT_BYTES)
+            ),
+            sequential=sync == "hierarchical",
+        )
+
+    def _sync_inside(self, gpu_class: int, option: Option, local: int) -> SyncCosts:
+        """Synchronisation inside a site with ``local`` shard groups; nothing leaves it."""
+        width = self.problem.training.gradient_bytes
         own_reduce = option.sharding == "zero1"
         own_gather = option.sharding in ("zero1", "zero2")
 
@@ -577,10 +604,7 @@ class CaseCoefficients:
         reduce_latency = max(reduce(k, latency_only=True) for k in self.kinds)
         gather_latency = max(gather(k, latency_only=True) for k in self.kinds)
         scatter_latency = max(first(k, latency_only=True) for k in self.kinds)
-        factors = self._exchange_factors(option, sync, hosts)
-        nic = self.problem.classes[gpu_class].nic_bytes_per_s
-        port = degrees.dp / hosts * degrees.cell_gpus * nic
-        sent = [0.0 if hosts == 1 else f * (hosts - 1) / port for f in factors[:2]]
+        nothing = (0,) * len(self.units)
         return SyncCosts(
             reduce=self._per_unit(
                 lambda u: _us(max(0.0, reduce(u) - reduce(u, latency_only=True)))
@@ -592,11 +616,9 @@ class CaseCoefficients:
             gather_latency=_us(gather_latency),
             reduce_tail=min(_us(reduce(k)) for k in self.kinds),
             gather_tail=min(_us(gather(k)) for k in self.kinds),
-            reduce_nic=self._per_unit(lambda u: _us(sent[0] * self._whole_parameters(u) * width)),
-            gather_nic=self._per_unit(
-                lambda u: _us(sent[1] * self._whole_parameters(u) * state.WEIGHT_BYTES)
-            ),
-            sequential=sync == "hierarchical",
+            reduce_nic=nothing,
+            gather_nic=nothing,
+            sequential=False,
             scatter=self._per_unit(lambda u: _us(max(0.0, first(u) - first(u, latency_only=True)))),
             scatter_latency=_us(scatter_latency),
             scatter_tail=min(_us(first(k)) for k in self.kinds),

@@ -7,7 +7,7 @@ formulation is imported here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,6 +24,16 @@ from planner.cost.coefficients import (
 from planner.pipeline.schedules import SCHEDULES, Template
 from planner.plan import Degrees, Sync
 from planner.problem import Problem
+from planner.search.mixed_classes import (
+    ROUNDING,
+    ClassTimes,
+    Mixture,
+    equalised_ramp,
+    mixtures,
+    one_f_one_b_turns,
+    slowest_stage,
+    weighted_wait,
+)
 from planner.search.template_bound import (
     MAX_OPS,
     SAFETY,
@@ -66,19 +76,18 @@ class Shape(NamedTuple):
 class ShapeWork(NamedTuple):
     """Least time per unit and microbatch, by GPU class, of any option of a shape.
 
-    ``total`` is Σ over units of the smallest over classes; ``classes`` lists (cells, work, ratio)
-    from the fastest on, ``ratio`` = least quotient of a unit's time there and its smallest time.
+    ``total`` is Σ over units of the smallest over classes.
     """
 
     units: Units
     counts: Units
     total: int
-    classes: tuple[tuple[int, int, float], ...]
+    classes: tuple[ClassTimes, ...]
 
     @property
     def cells(self) -> int:
         """Cells of all sites."""
-        return sum(cells for cells, _, _ in self.classes)
+        return sum(each.cells for each in self.classes)
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -93,6 +102,8 @@ class Bounds:
         self.problem = problem
         self.shape_work = lru_cache(None)(self._shape_work)
         self.least_times = lru_cache(None)(self._least_times)
+        self.stage = lru_cache(None)(self._stage)
+        self.cells = lru_cache(None)(self._cells)
         self.layer_counts = self._layer_counts()
         self.unit_times: dict[tuple[object, ...], tuple[Units, Units, Units]] = {}
         self.link = lru_cache(None)(self._link)
@@ -171,13 +182,9 @@ class Bounds:
         if not per_class:
             return ShapeWork((0,) * len(counts), counts, 0, ())
         least = tuple(min(column) for column in zip(*per_class.values(), strict=True))
-        rows = []
-        for g, units in per_class.items():
-            ratios = [a / b for a, b in zip(units, least, strict=True) if b]
-            work = sum(n * t for n, t in zip(counts, units, strict=True))
-            rows.append((cells[g], work, min(ratios, default=1.0)))
         total = sum(n * t for n, t in zip(counts, least, strict=True))
-        return ShapeWork(least, counts, total, tuple(sorted(rows, key=lambda r: r[1])))
+        classes = tuple(ClassTimes(cells[g], (units,)) for g, units in per_class.items())
+        return ShapeWork(least, counts, total, classes)
 
     @cached_property
     def fixed_us(self) -> int:
@@ -190,28 +197,39 @@ class Bounds:
         work = self.shape_work(shape)
         if not work.classes:
             return INFEASIBLE
-        speed = sum(cells / ratio for cells, _, ratio in work.classes)
+        speed = 0.0
+        for each in work.classes:
+            ratios = [a / b for a, b in zip(each.units, work.units, strict=True) if b]
+            speed += each.cells / min(ratios, default=1.0)
         batch = self.problem.training.global_batch_size // shape.micro_batch_size
-        return self.fixed_us + int(batch * work.total / speed * (1 - 1e-12))
+        return self.fixed_us + int(batch * work.total / speed * ROUNDING)
 
-    def stage(self, shape: Shape, pp: int, dp: int) -> int:
+    def _cells(self, tp: int, cp: int) -> tuple[int, ...]:
+        """Cells of every site."""
+        return tuple(self.problem.cells(d, tp, cp) for d in range(len(self.problem.sites)))
+
+    def least_hosts(self, degrees: Degrees) -> int:
+        """Fewest sites that can hold all replicas of one stage (0: they do not fit)."""
+        unit = space.granularity(degrees, spanning=self.problem.search.shard_across_sites)
+        cells = self.cells(degrees.tp, degrees.cp)
+        total = 0
+        for n, room in enumerate(sorted(cells, reverse=True), start=1):
+            total += min(room, degrees.dp) // unit * unit
+            if total >= degrees.dp:
+                return n
+        return 0
+
+    def _stage(self, shape: Shape, pp: int, dp: int) -> int:
         """Least time of the slowest stage per microbatch, in µs.
 
-        The work is spread evenly at best; and stages that no longer find a place on fast GPUs are
-        slower: if the classes up to ``j`` have ``c`` cells, at least ``pp − ⌊c/dp⌋`` stages run
-        (also) on a slower one.
+        The work is spread evenly at best, or by the speed of unequal GPUs.
         """
         work = self.shape_work(shape)
         layers = sum(self.layer_counts.values())
-        least_layer = min(work.units[: len(self.layer_counts)])
-        best = max(ceil_div(work.total, pp), ceil_div(layers, pp) * least_layer)
-        cells = 0
-        for j, (room, _, _) in enumerate(work.classes[:-1]):
-            cells += room
-            slow = max(0, pp - cells // dp)
-            if slow:
-                ratio = min(r for _, _, r in work.classes[j + 1 :])
-                best = max(best, int(work.total / (pp - slow + slow / ratio) * (1 - 1e-12)))
+        kinds = len(self.layer_counts)
+        best = max(ceil_div(work.total, pp), ceil_div(layers, pp) * min(work.units[:kinds]))
+        for mixture in mixtures(work.classes, work.counts, pp, dp):
+            best = max(best, slowest_stage(mixture, work.counts, kinds))
         return best
 
     def pipeline_degree(self, shape: Shape, pp: int, dp: Sequence[int]) -> int:
@@ -331,6 +349,12 @@ class _SyncWay(NamedTuple):
     optimizer: Units
     layer_optimizer: int
 
+    @classmethod
+    def nothing(cls, units: int) -> _SyncWay:
+        """No synchronisation and no optimizer."""
+        zeros = (0,) * units
+        return cls(zeros, 0, zeros, 0, 0, 0, 0, 0, zeros, 0)
+
 
 def _least_of(ways: tuple[_SyncWay, ...]) -> _SyncWay:
     """Component by component: stages may be synchronised in different ways."""
@@ -361,8 +385,10 @@ class CaseBounds:
         self.counts = bounds.unit_counts(self.co)
         self.layers = sum(bounds.layer_counts.values())
         self._ways: dict[tuple[object, ...], tuple[_SyncWay, ...]] = {}
-        self._choices: dict[tuple[ScheduleChoice, Option], ChoiceBound] = {}
+        self._choices: dict[tuple[str, Option], ChoiceBound] = {}
+        self._ramps: dict[tuple[object, ...], ChoiceBound] = {}
         self._fits: dict[tuple[object, ...], bool] = {}
+        self._mixtures: dict[tuple[object, ...], tuple[Mixture, ...]] = {}
 
     @cached_property
     def classes(self) -> tuple[int, ...]:
@@ -376,15 +402,7 @@ class CaseBounds:
     @cached_property
     def least_hosts(self) -> int:
         """Fewest sites that can hold all replicas of one stage (0: they do not fit)."""
-        degrees = self.co.degrees
-        unit = space.granularity(degrees, spanning=self.problem.search.shard_across_sites)
-        room = sorted((min(c, degrees.dp) // unit * unit for c in self.co.cells), reverse=True)
-        total = 0
-        for n, cells in enumerate(room, start=1):
-            total += cells
-            if total >= degrees.dp:
-                return n
-        return 0
+        return self.bounds.least_hosts(self.co.degrees)
 
     @property
     def least_crossings(self) -> int:
@@ -419,6 +437,31 @@ class CaseBounds:
             )
         return forward, self._least(option, "backward"), (0,) * len(forward)
 
+    def _mixed(self, option: Option, split: bool) -> tuple[Mixture, ...]:
+        """What unequal GPUs cost at least."""
+        if len(self.classes) < 2:
+            return ()
+        key = (split, *(self.co.ops_key(g, option) for g in self.classes))
+        found = self._mixtures.get(key)
+        if found is None:
+            cells = dict.fromkeys(self.classes, 0)
+            for d, site in enumerate(self.problem.sites):
+                if self.co.cells[d]:
+                    cells[site.gpu_class] += self.co.cells[d]
+            classes = []
+            for g, room in cells.items():
+                ops = self.co.ops(g, option)
+                parts = (
+                    (ops.forward, ops.input_gradient, ops.weight_gradient)
+                    if split
+                    else (ops.forward, ops.backward)
+                )
+                classes.append(ClassTimes(room, parts))
+            degrees = self.co.degrees
+            found = mixtures(classes, self.counts, degrees.pp, degrees.dp)
+            self._mixtures[key] = found
+        return found
+
     def _total(self, units: tuple[T, ...]) -> T:
         return sum(n * t for n, t in zip(self.counts, units, strict=True))
 
@@ -430,10 +473,42 @@ class CaseBounds:
 
         Where the replicas or the model cannot be placed the value is :data:`INFEASIBLE`.
         """
+        return self._unless_unfit(choice, option, lambda: self._work(choice, option))
+
+    def work(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
+        """:meth:`quick` for every shard degree of which this case needs the least memory.
+
+        What sharded state exposes of its collectives depends on the shard degree and is left out.
+        """
+        return self._unless_unfit(choice, option, lambda: self._work(choice, _unsharded(option)))
+
+    def ramp(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
+        """:meth:`work` with the ramp of the pipeline; never above any :meth:`choice` it covers."""
+        return self._unless_unfit(choice, option, lambda: self._ramp(choice, _unsharded(option)))
+
+    def own_ramp(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
+        """:meth:`choice` without synchronisation before the first and after the last op."""
+        return self._unless_unfit(choice, option, lambda: self._ramp(choice, option))
+
+    def _ramp(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
+        key = (_kind(choice), *(self.co.ops_key(g, option) for g in self.classes))
+        found = self._ramps.get(key)
+        if found is None:
+            nothing = _SyncWay.nothing(len(self.co.units))
+            length = self._length(choice, option, nothing)
+            found = self._ramps[key] = ChoiceBound(self.co.fixed_us + length, "time")
+        return found
+
+    def _unless_unfit(
+        self, choice: ScheduleChoice, option: Option, bound: Callable[[], ChoiceBound]
+    ) -> ChoiceBound:
         if self.least_hosts == 0:
             return ChoiceBound(INFEASIBLE, "placement")
         if not self._memory_fits(choice, option):
             return ChoiceBound(INFEASIBLE, "memory")
+        return bound()
+
+    def _work(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
         split = SCHEDULES[choice.schedule].split_backward
         forward, backward, weight = self.unit_times(option, split)
         work = self._total(forward) + self._total(backward) + self._total(weight)
@@ -442,15 +517,16 @@ class CaseBounds:
 
     def choice(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
         """Bound of all plans of the case with this schedule and option."""
-        found = self._choices.get((choice, option))
-        if found is None:
-            found = self._choices[choice, option] = self._choice(choice, option)
-        return found
+        return self._unless_unfit(choice, option, lambda: self._choice(choice, option))
 
     def _choice(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
-        quick = self.quick(choice, option)
-        if quick.value_us >= INFEASIBLE:
-            return quick
+        key = (_kind(choice), option)
+        found = self._choices.get(key)
+        if found is None:
+            found = self._choices[key] = self._synchronised(choice, option)
+        return found
+
+    def _synchronised(self, choice: ScheduleChoice, option: Option) -> ChoiceBound:
         ways = self._sync_ways(option)
         if self.co.degrees.pp > 1:
             ways = (_least_of(ways),)
@@ -486,11 +562,18 @@ class CaseBounds:
         if pp == 1 or not split:
             least_end += way.first_end
         optimizer: int = self._total(way.optimizer)
+        mixed = self._mixed(option, split)
         devices = ceil_div(m * work + starts + ends + optimizer, pp)
+        for mixture in mixed:
+            around = (starts + ends + optimizer) / mixture.ratio
+            devices = max(devices, int((m * work + around) / mixture.speed * ROUNDING))
         reached = self._layer_min(forward) * pp * (pp - 1) // 2
         devices = max(devices, start + ceil_div(m * work + reached + ends + optimizer, pp))
-        slowest = m * self._slowest_stage(forward, backward, weight)
-        best = max(devices, start + slowest + least_end)
+        slowest = self._slowest_stage(forward, backward, weight)
+        kinds = len(self.co.kinds)
+        for mixture in mixed:
+            slowest = max(slowest, slowest_stage(mixture, self.counts, kinds))
+        best = max(devices, start + m * slowest + least_end)
         if pp == 1:
             return max(best, start + f + b + least_end)
         delay = 2 * (pp - 1) * self._least_transfer[0]
@@ -498,15 +581,21 @@ class CaseBounds:
         best = max(best, chain)
         first = self._layer_min(forward) + (0 if split else self._layer_min(backward))
         ramp = ceil_div(m * work, pp) + first * (pp - 1) // 2
+        for mixture in mixed:
+            waited = first * weighted_wait(mixture)
+            ramp = max(ramp, int((m * work + waited) / mixture.speed * ROUNDING))
         if self.co.degrees.virtual_stages == 1:
             share = 1.0 if not split else _least_share(forward, (backward, weight))
-            ramp = max(ramp, int(work * share / (1 - (1 - share / m) ** pp) * (1 - 1e-12)))
+            ramp = max(ramp, int(work * share / (1 - (1 - share / m) ** pp) * ROUNDING))
+            for mixture in mixed:
+                share = mixture.least_share(0) if split else 1.0
+                ramp = max(ramp, equalised_ramp(mixture, work, share, m))
         best = max(best, ramp + start + least_end)
         if choice.schedule == "gpipe":
-            flush = work + (m - 1) * ceil_div(work, pp)
+            flush = work + (m - 1) * slowest
             best = max(best, start + flush + least_end)
         if choice.schedule == "1f1b":
-            turns = self._one_f_one_b(forward, backward, work)
+            turns = self._one_f_one_b(forward, backward, work, mixed)
             best = max(best, start + turns + least_end)
         return best
 
@@ -603,7 +692,9 @@ class CaseBounds:
         crosses = {"pp-out", "mixed"} & set(self.choices.placement_kinds)
         return len(self.problem.sites) > 1 and bool(crosses)
 
-    def _one_f_one_b(self, forward: Units, backward: Units, work: int) -> int:
+    def _one_f_one_b(
+        self, forward: Units, backward: Units, work: int, mixed: tuple[Mixture, ...]
+    ) -> int:
         """1F1B: each stage turns round ``m`` times.
 
         Stage ``s`` starts its first backward after all stages' forwards and the later stages'
@@ -612,19 +703,31 @@ class CaseBounds:
         ``s``.  Weighted over the stages by the inverse of the coefficient ``c_s`` of their work:
         ``T ≥ W + W ÷ Σ 1/c_s``.
         """
+        share, rest = _least_share(forward, (backward,)), _least_share(backward, (forward,))
+        own = self._turns(share, rest)
+        if own is None:
+            return work
+        best = work + int(work / sum(1 / c for c in own) * ROUNDING)
+        for mixture in mixed:
+            own = self._turns(mixture.least_share(0), mixture.least_share(1))
+            if own is not None:
+                best = max(best, one_f_one_b_turns(mixture, work, own))
+        return best
+
+    def _turns(self, share: float, rest: float) -> list[float] | None:
+        """Work that a stage does by itself in 1F1B, in microbatches; None where some do nothing.
+
+        ``share`` and ``rest`` are the least shares of forward and backward in a stage's work.
+        """
         pp, m = self.co.degrees.pp, self.co.num_microbatches
-        share = _least_share(forward, (backward,))
-        rest = _least_share(backward, (forward,))
-        inverse = 0.0
+        result = []
         for s in range(pp):
-            done = min(m, pp - s)
-            if self._may_warm_up and s < pp - 1:
-                done = m
-            c = (m - 1) * rest + (m - done) * share
-            if c <= 0:
-                return work
-            inverse += 1 / c
-        return work + int(work / inverse * (1 - 1e-12))
+            done = m if self._may_warm_up and s < pp - 1 else min(m, pp - s)
+            own = (m - 1) * rest + (m - done) * share
+            if own <= 0:
+                return None
+            result.append(own)
+        return result
 
     def _slowest_stage(self, forward: Units, backward: Units, weight: Units) -> int:
         times = tuple(a + b + c for a, b, c in zip(forward, backward, weight, strict=True))
@@ -650,11 +753,12 @@ class CaseBounds:
         return found
 
     def _all_sync_ways(self, option: Option) -> tuple[_SyncWay, ...]:
-        most = min(len(self.problem.sites), self.co.degrees.dp)
+        unit = space.granularity(self.co.degrees, spanning=option.spanning)
+        most = min(len(self.problem.sites), self.co.degrees.dp // unit)
         return tuple(
             self._sync_way(option, sync, hosts)
             for sync in self.choices.syncs
-            for hosts in range(self.least_hosts, most + 1)
+            for hosts in range(self.least_hosts, max(self.least_hosts, most) + 1)
         )
 
     def _sync_way(self, option: Option, sync: Sync, hosts: int) -> _SyncWay:
@@ -770,7 +874,8 @@ class CaseBounds:
         Stage ``s`` keeps at least :func:`least_live` microbatches of each of its layers; it holds
         no more layers than the roomiest site's limit allows.
         """
-        key = (choice.schedule, option.sharding, option.recompute)
+        split = SCHEDULES[choice.schedule].split_backward
+        key = (_live_kind(choice), split, option.sharding, option.recompute)
         found = self._fits.get(key)
         if found is None:
             found = self._fits[key] = self._capacity_suffices(choice, self.co.memory(option))
@@ -811,6 +916,11 @@ class CaseBounds:
         return [(least_live(choice, pp, s, m), range(s, s + 1)) for s in range(pp)]
 
 
+def _unsharded(option: Option) -> Option:
+    """The option without what sharded state adds to the ops."""
+    return option._replace(sharding="ddp")
+
+
 def _stage_sync(way: _SyncWay, *, hides: bool) -> StageSync:
     """Least synchronisation of one stage, as the relaxation of the layer split wants it."""
     return StageSync(
@@ -825,6 +935,13 @@ def _stage_sync(way: _SyncWay, *, hides: bool) -> StageSync:
         optimizer=way.optimizer,
         hides=hides,
     )
+
+
+def _kind(choice: ScheduleChoice) -> str:
+    """What the closed forms tell apart of schedules with equal numbers of chunks."""
+    if choice.schedule in ("gpipe", "1f1b"):
+        return choice.schedule
+    return "split" if SCHEDULES[choice.schedule].split_backward else "whole"
 
 
 def _live_kind(choice: ScheduleChoice) -> tuple[str, str]:

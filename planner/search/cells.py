@@ -1,8 +1,8 @@
 """Cells of the space: all shard degrees of one shape, pipeline degree, chunk count and dp.
 
 A cell is bounded in steps, each stronger and dearer than the one before: work and memory per way
-to shard and recompute; closed forms with the synchronisation of every shard degree; the relaxation
-of the layer split.
+to shard and recompute; the ramp of the pipeline; closed forms with the synchronisation of every
+shard degree; the relaxation of the layer split.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ class Cell:
     bound
         The bound so far and the rule that gave it; :data:`INFEASIBLE` where no plan exists.
     cases
-        Cases that may hold a plan that is not worse than those known; after the first step those
-        that stand for all of them.
+        Cases that may hold a plan that is not worse than those known; after the first two
+        steps those that stand for all of them.
     tried
         Whether plans of its most promising cases were looked for.
     """
 
-    STEPS = 3
+    STEPS = 4
+    RAMP, CLOSED_FORMS = 2, 3
+    """Steps done when the ramp, and the closed forms, are known."""
 
     def __init__(self, tree: Tree, box: Box, bound: ChoiceBound) -> None:
         self.tree = tree
@@ -76,6 +78,7 @@ class Cell:
         """
         steps: tuple[Callable[[int], Iterator[OpenCase]], ...] = (
             self._work,
+            self._ramp,
             self._closed_forms,
             self._paths,
         )
@@ -92,10 +95,14 @@ class Cell:
         self.cases = found
         self.bound = max(self.bound, min([self._dropped, *least], key=_by_value), key=_by_value)
 
-    def _degrees(self) -> Iterator[Degrees]:
-        box = self.box
-        for shard in self.tree.legal_shards(box):
-            yield box.shape.case(box.pp[0], box.virtual_stages[0], box.dp[0], shard)
+    def _degrees(self) -> list[Degrees]:
+        """Cases that can be placed, the largest shard degree first."""
+        box, tree = self.box, self.tree
+        cases = [
+            box.shape.case(box.pp[0], box.virtual_stages[0], box.dp[0], shard)
+            for shard in sorted(tree.legal_shards(box), reverse=True)
+        ]
+        return [degrees for degrees in cases if tree.bounds.least_hosts(degrees)]
 
     def _work(self, beyond_us: int) -> Iterator[OpenCase]:
         """Memory and work, state over as many ranks as a site can hold or over none.
@@ -103,15 +110,16 @@ class Cell:
         No case that can be placed needs less memory than the first; unsharded state is legal in the
         second alone.
         """
-        seen = 0
-        for degrees in sorted(self._degrees(), key=lambda d: d.dp_shard, reverse=True):
-            if seen and degrees.dp_shard > 1:
-                continue
-            case = self._case(degrees)
-            if case is not None and case.least_hosts:
-                seen += 1
-                if not case.hopeless:
-                    yield OpenCase(case, {pair: case.quick(*pair) for pair in case.choices.pairs})
+        degrees = self._degrees()
+        for first in dict.fromkeys((*degrees[:1], *(d for d in degrees if d.dp_shard == 1))):
+            case = self._case(first)
+            if case is not None and not case.hopeless:
+                yield OpenCase(case, {pair: case.work(*pair) for pair in case.choices.pairs})
+
+    def _ramp(self, beyond_us: int) -> Iterator[OpenCase]:
+        """The pipeline of the same cases, without synchronisation."""
+        for case, values in self.cases:
+            yield OpenCase(case, {pair: case.ramp(*pair) for pair in values})
 
     def _closed_forms(self, beyond_us: int) -> Iterator[OpenCase]:
         """Every shard degree, with the ways to run it that the step before left."""
@@ -123,8 +131,8 @@ class Cell:
             values = {}
             for pair in case.choices.pairs:
                 if _way(*pair) in ways:
-                    quick = case.quick(*pair)
-                    values[pair] = quick if quick.value_us > beyond_us else case.choice(*pair)
+                    ramp = case.own_ramp(*pair)
+                    values[pair] = ramp if ramp.value_us > beyond_us else case.choice(*pair)
             if values:
                 yield OpenCase(case, values)
 

@@ -57,9 +57,11 @@ INEXACT_SLACK = 50
 """Engines with tolerances may look for the winner up to one part in so many above its Z."""
 WINNER_LIMIT_S = 120.0
 """Time for the chosen engine to confirm the winning case."""
-DIVE_CELLS = 16
-"""Cells of a pipeline degree that are bounded to choose where a first plan is looked for."""
-DIVE_TRIES = 6
+DIVE_STEPS = 100
+"""Steps over cells of a pipeline degree to choose where a first plan is looked for."""
+DIVE_CELLS = 4
+"""Cells of a pipeline degree among which a first plan is looked for."""
+DIVE_TRIES = 3
 """Cells of a pipeline degree in which a first plan is looked for."""
 WHOLE_LAYERS_LIMIT_S = 20.0
 """Time for one schedule and option with whole layers."""
@@ -67,7 +69,7 @@ MAX_FRUITLESS = 20
 """Cells in a row without a better plan after which only single cases are tried."""
 DIVE_PLANS = 2
 """Cells of a pipeline degree that give a better plan."""
-DIVE_CASES = 2
+DIVE_CASES = 4
 """Cases of a cell that are tried."""
 DIVE_PAIRS = 4
 """Pairs of schedule and option that are tried per case."""
@@ -369,7 +371,7 @@ class Search:
         """Bound a cell more tightly; when there is nothing tighter, take it apart into cases."""
         cell = self._cell(node)
         if not cell.finished:
-            if cell.step == Cell.STEPS - 1 and self.fruitless < MAX_FRUITLESS:
+            if cell.step == Cell.CLOSED_FORMS and self.fruitless < MAX_FRUITLESS:
                 self.fruitless = 0 if self._try_cell(cell) else self.fruitless + 1
             cell.refine(self._beyond_us)
             if cell.bound.value_us >= INFEASIBLE:
@@ -452,31 +454,39 @@ class Search:
                 if not isinstance(bound, Closed):
                     heap = heaps.setdefault(box.pp[0], [])
                     heapq.heappush(heap, _Node(bound, next(self.serial), box))
-        for heap in sorted(heaps.values()):
+        for _, heap in sorted(heaps.items()):
             ready: list[_Node] = []
-            while heap and len(ready) < DIVE_CELLS and heap[0].bound_us < self._beyond_us:
-                self._check_time()
-                self._report("searching")
-                node = heapq.heappop(heap)
-                if not node.box.cell:
-                    for box, bound in self.tree.children(node.box):
-                        if not isinstance(bound, Closed):
-                            heapq.heappush(heap, _Node(bound, next(self.serial), box))
-                    continue
-                cell = self._cell(node)
-                if not cell.finished and cell.step < Cell.STEPS - 1:
-                    cell.refine(self._beyond_us)
-                    node = replace(node, bound_us=cell.bound.value_us)
-                    if cell.step < Cell.STEPS - 1:
-                        heapq.heappush(heap, node)
-                        continue
-                if cell.cases:
+            for _ in range(DIVE_STEPS):
+                if not heap or len(ready) == DIVE_CELLS or heap[0].bound_us >= self._beyond_us:
+                    break
+                node = self._deepen(heap, Cell.RAMP)
+                if node is not None:
                     ready.append(node)
-            tries = [self._cell(node) for node in sorted(ready)[:DIVE_TRIES]]
-            successes = 0
-            for cell in tries:
-                if successes < DIVE_PLANS and cell.bound.value_us < self._beyond_us:
-                    successes += self._try_cell(cell)
+            successes, tries, heap = 0, 0, sorted(ready)
+            while heap and heap[0].bound_us < self._beyond_us and successes < DIVE_PLANS:
+                node = self._deepen(heap, Cell.CLOSED_FORMS)
+                if node is not None and tries < DIVE_TRIES:
+                    tries += 1
+                    successes += self._try_cell(self._cell(node))
+
+    def _deepen(self, heap: list[_Node], step: int) -> _Node | None:
+        """Take the best node of a heap one step further; return it when it has come so far."""
+        self._check_time()
+        self._report("searching")
+        node = heapq.heappop(heap)
+        if not node.box.cell:
+            for box, bound in self.tree.children(node.box):
+                if not isinstance(bound, Closed):
+                    heapq.heappush(heap, _Node(bound, next(self.serial), box))
+            return None
+        cell = self._cell(node)
+        if cell.step < step and not cell.finished:
+            cell.refine(self._beyond_us)
+            if cell.cases:
+                bound_us = max(node.bound_us, cell.bound.value_us)
+                heapq.heappush(heap, replace(node, bound_us=bound_us))
+            return None
+        return node if cell.cases else None
 
     def _cell(self, node: _Node) -> Cell:
         """What is known of the cell of a node."""

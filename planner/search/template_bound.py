@@ -25,6 +25,7 @@ from planner.pipeline.event_graph import Duration, event_graph
 from planner.pipeline.memory import live_counts
 from planner.pipeline.ops import OpKind
 from planner.pipeline.schedules import Template, chunk_devices, device_orders
+from planner.search.split_search import FoundSplit, SplitSearch
 
 MAX_OPS = 60_000
 """Templates with more ops are not looked at."""
@@ -37,6 +38,8 @@ SCALE = 1024
 """Fractions of a µs in which a fractional split is priced."""
 COARSE = 20_000
 """Parts of the longest op in which a longest path is looked for: few digits, short witnesses."""
+SPLITS = 48
+"""Whole-layer splits that are priced before a case is bounded with whole layers."""
 MAX_WITNESSES = 24
 """Multipliers kept per template."""
 
@@ -172,6 +175,7 @@ class TemplateBound:
     ) -> None:
         self.template = template
         self.any_warmup = any_warmup
+        self.layer_units = layer_units
         self.kinds = sorted(set(layer_units))
         self.width = len(self.kinds)
         self.layers = np.array([layer_units.count(u) for u in self.kinds], dtype=np.float64)
@@ -444,6 +448,26 @@ class TemplateBound:
             self.used[id(strongest)] = strongest
         return int(value)
 
+    def search_splits(self, costs: SplitCosts, evaluations: int) -> FoundSplit | None:
+        """Look for good splits with whole layers, which adds their longest paths.
+
+        Templates whose paths must hold for every extra warm-up take no others.
+
+        Parameters
+        ----------
+        costs
+            Times and memory per unit.
+        evaluations
+            Most splits that are priced.
+        """
+        if self.any_warmup or self.chunks < 2:
+            return None
+        return SplitSearch(self, costs).run(evaluations)
+
+    def priced(self, costs: SplitCosts) -> PricedRows:
+        """The rows of the template as numbers."""
+        return PricedRows(self, costs)
+
     def _base_rows(self, need: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Memory rows, "a chunk has a layer", "all layers of a kind", with a last column."""
         size = self.chunks * self.width + 1
@@ -559,6 +583,10 @@ class TemplateBound:
         paths = np.zeros((0, size))
         limits = np.zeros(0)
         best, split = 0.0, None
+        known = self.search_splits(costs, SPLITS)
+        if known is not None:
+            split = known.layers
+            upper[-1] = min(upper[-1], known.length_us)
         for _ in range(MAX_ROUNDS):
             paths, limits = self._path_rows(c, paths, limits)
             left = time_limit_s - (time.monotonic() - began)
@@ -572,7 +600,9 @@ class TemplateBound:
                 options={"time_limit": left, "mip_rel_gap": 1e-6},
             )
             if found.status == 2:
-                return beyond_us + 1, split
+                return int(upper[-1] * (1 - SAFETY)) if upper[
+                    -1
+                ] <= beyond_us else beyond_us + 1, split
             if found.mip_dual_bound is not None:
                 best = max(best, float(found.mip_dual_bound) * (1 - SAFETY) - 1e-6)
             if found.x is None:
@@ -617,17 +647,32 @@ class TemplateBound:
 
     def _lengthen(self, split: FloatArray, c: _Costs, value: float) -> bool:
         """Add the longest path of a fractional split; False if it is not longer or known."""
+        length, path, whole, witness = self._longest(split.reshape(self.chunks, self.width), c)
+        if length <= value * (1 + TOLERANCE):
+            return False
+        return self._add_found(path, whole, witness)
+
+    def _longest(
+        self, split: FloatArray, c: _Costs
+    ) -> tuple[float, dict[Duration, int], dict[tuple[str, object], bool], dict[str, Any]]:
+        """Length in µs of the longest path of a split, the path, its ends and its witness."""
         graph = event_graph(self.template)
-        durations, whole = self._durations(split.reshape(self.chunks, self.width), c)
+        durations, whole = self._durations(split, c)
         unit = max(1, max(v for key, v in durations.items() if key.kind in "FBW") // COARSE)
         values = {key: durations[key] // unit for key in graph.variables}
         _, path = graph.critical_path(values)
-        found = sum(times * durations[key] for key, times in path.items())
-        if found / SCALE <= value * (1 + TOLERANCE):
-            return False
+        length = sum(times * durations[key] for key, times in path.items()) / SCALE
+        return length, path, whole, {"durations": list(values.values())}
+
+    def _add_found(
+        self,
+        path: dict[Duration, int],
+        whole: dict[tuple[str, object], bool],
+        witness: dict[str, Any],
+    ) -> bool:
+        """Add a longest path with the ends that bind; False if it is known."""
         first = next(key.index for key in path if key.kind == "start")
         last = next(key.index for key in path if key.kind == "end")
-        witness = {"durations": list(values.values())}
         return self._add(path, whole["start", first], whole["end", last], witness)
 
     def _durations(
@@ -665,6 +710,32 @@ class TemplateBound:
             scaled[Duration("delay", (i, j))] = costs.delay * SCALE
             scaled[Duration("occupancy", (i, j))] = costs.occupancy * SCALE
         return scaled, whole
+
+
+class PricedRows:
+    """Rows of a template with the costs of one pair, for whole-layer splits."""
+
+    def __init__(self, bound: TemplateBound, costs: SplitCosts) -> None:
+        self._bound = bound
+        self._c = _Costs(costs, bound.width)
+        self.need, self.room = bound._memory(costs)
+        """MiB per layer, shape (rows, chunks, kinds), and the room of every memory row."""
+        self._paths = np.zeros((0, bound.chunks * bound.width + 1))
+        self._limits = np.zeros(0)
+
+    def paths(self) -> tuple[FloatArray, FloatArray]:
+        """Coefficients of all known paths, shape (paths, chunks, kinds), and limits.
+
+        A split has the length ``coefficients · layers − limit`` on each, in µs.
+        """
+        self._paths, self._limits = self._bound._path_rows(self._c, self._paths, self._limits)
+        return self._paths[:, :-1].reshape(-1, self._bound.chunks, self._bound.width), self._limits
+
+    def lengthen(self, split: FloatArray) -> float:
+        """Length of the longest path of a split of shape (chunks, kinds), µs; the path is kept."""
+        length, path, whole, witness = self._bound._longest(split, self._c)
+        self._bound._add_found(path, whole, witness)
+        return length
 
 
 def whole_layers_engine() -> str:

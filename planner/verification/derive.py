@@ -142,7 +142,8 @@ class Derivation:
                 ways |= {
                     _way(*pair)
                     for pair in case.choices.pairs
-                    if case.quick(*pair).value_us < target_us
+                    if case.work(*pair).value_us < target_us
+                    and case.ramp(*pair).value_us < target_us
                 }
         return not ways or all(
             self._pair(case, pair, target_us)

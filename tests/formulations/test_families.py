@@ -28,14 +28,13 @@ UNEQUAL: Case = (1, (1, 1, 1, 1, 2, 1, 1, 2, 2))
 LONG_PATHS: Case = (4, (1, 2, 1, 1, 2, 1, 1, 2, 1))
 MIXED: Case = (6, (1, 1, 1, 1, 2, 1, 2, 2, 1))
 SPANNING: Case = (17, (1, 1, 1, 1, 2, 1, 1, 4, 4))
-SPREAD: Case = (7, (1, 1, 1, 1, 1, 1, 1, 4, 4))
 WARMED: Case = (37, (1, 1, 1, 1, 2, 1, 1, 4, 4))
 
 SHOWN_BY: dict[str, Case] = {
     "choose_once": UNEQUAL,
     "layers": UNEQUAL,
     "hosts": UNEQUAL,
-    "placement": SPREAD,
+    "placement": SPANNING,
     "capacity": LIMITED,
     "spanning": SPANNING,
     "flow_links": LIMITED,

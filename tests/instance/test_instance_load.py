@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.huge_instance import huge_instance
 from planner.instance import InputError, Instance, load_instance, shipped_names
 from planner.instance.schema import json_schema
 
@@ -22,6 +23,13 @@ SHIPPED = {
     "llama-405b-4-buildings": ("llama3.1-405b", 2048, 8192, [4096] * 4),
     "moe-400b-5-buildings": ("llama4-maverick", 8192, 8192, [20000] * 5),
     "deepseek-v3-3-sites": ("deepseek-v3", 15360, 4096, [768, 768, 512]),
+    "llama-405b-4-regions": ("llama3.1-405b", 2048, 8192, [4096] * 4),
+    "moe-1t-8-sites": (
+        "moe-1t",
+        16384,
+        8192,
+        [32768, 24576, 20480, 16384, 16384, 8192, 8192, 4096],
+    ),
     "nemotron-340b-1000km": ("nemotron-4-340b", 2304, 4096, [1536] * 2),
     "mixtral-8x7b-mixed-gpus": ("mixtral-8x7b", 1024, 4096, [64, 128]),
     "tiny": ("tiny-moe", 8, 1024, [8, 8]),
@@ -29,8 +37,19 @@ SHIPPED = {
 }
 
 
-def test_shipped_names_are_the_eight() -> None:
-    assert set(shipped_names()) == set(SHIPPED)
+def test_shipped_names() -> None:
+    assert set(shipped_names()) == {*SHIPPED, "huge-64-sites"}
+
+
+def test_the_huge_instance_is_what_its_generator_writes() -> None:
+    shipped = Path(__file__).resolve().parents[2] / "instances/huge-64-sites.json"
+    assert json.loads(shipped.read_text(encoding="utf-8")) == huge_instance()
+    instance = load_instance("huge-64-sites")
+    sizes = [site.num_gpus for site in instance.cluster.sites]
+    assert sum(sizes) == 1_000_000
+    assert len(set(sizes)) == 64
+    assert len(instance.cluster.hubs) == 4
+    assert "search" not in instance.model_fields_set
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -14,6 +14,7 @@ import pytest
 
 from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import Option, case_coefficients
+from planner.instance import load_instance
 from planner.plan import Degrees
 from planner.problem import Problem
 from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound, Shape
@@ -129,7 +130,12 @@ def wrong_choice_bounds(found: Survey) -> Iterator[str]:
     for case, pairs in found.fastest.items():
         judged = CaseBounds(bounds, found.choices(case))
         for pair, least in pairs.items():
-            for name, bound in (("quick", judged.quick), ("choice", judged.choice)):
+            for name, bound in (
+                ("work", judged.work),
+                ("ramp", judged.ramp),
+                ("quick", judged.quick),
+                ("choice", judged.choice),
+            ):
                 value = bound(*pair).value_us
                 if value > least:
                     yield f"{name} {value} > {least}: {case}, {pair}"
@@ -217,3 +223,24 @@ def test_no_bound_exceeds_a_plan(seed: int) -> None:
         for line in rule(found)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_work_and_ramp_hold_for_every_smaller_shard_degree() -> None:
+    """What a large shard group exposes of its collectives is no bound for a small one."""
+    problem = Problem(load_instance("dense-17b-2-buildings"))
+    bounds = Bounds(problem)
+
+    def case(dp_shard: int) -> CaseBounds:
+        degrees = Shape(2, 1, 1, 1, 1).case(1, 1, 512, dp_shard)
+        return CaseBounds(bounds, CaseChoices(problem, case_coefficients(problem, degrees)))
+
+    largest, compared = case(512), 0
+    for smaller in (case(8), case(64), largest):
+        for pair in smaller.choices.pairs:
+            exact = smaller.choice(*pair).value_us
+            if exact < INFEASIBLE and pair in largest.choices.pairs:
+                assert largest.work(*pair).value_us <= largest.ramp(*pair).value_us <= exact
+                compared += pair[1].sharding == "zero3"
+    assert compared
+    exposed = [pair for pair in largest.choices.pairs if pair[1].sharding == "zero3"]
+    assert any(largest.quick(*p).value_us > case(8).quick(*p).value_us for p in exposed)
