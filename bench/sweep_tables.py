@@ -83,7 +83,8 @@ def run(source: str | Mapping[str, Any], folder: Path) -> Times:
     name = source if isinstance(source, str) else source["name"]
     place = folder / name
     print(f"{name} in {place}", file=sys.stderr)
-    sweep(source, place, workers=1)
+    if sweep(source, place, workers=1).interrupted:
+        raise KeyboardInterrupt
     with (place / "results.csv").open(encoding="utf-8", newline="") as file:
         cpu_s = sum(float(row["run_cpu_time_s"] or 0) for row in csv.DictReader(file))
     return Times(read_sweep(place), cpu_s)
