@@ -83,6 +83,8 @@ SPLIT_PLANS = 3
 """Pairs whose split gives a better plan, at most."""
 SPLITS_PRICED = 16
 """Splits that are priced per pair."""
+DIVE_SITES = 16
+"""With more sites the closed forms are dear: cells are chosen by their ramp, and tried again."""
 DIVE_PRICED = 60
 """Plans of a case that are priced."""
 DIVE_OPS = 20_000
@@ -541,7 +543,7 @@ class Search:
     def _improves(self, best: _Incumbent) -> bool:
         """Whether no model will look at the case of a plan, so that a search around it pays."""
         degrees = best.layout.degrees
-        if self.lower_bound() == best.time_us:
+        if self.lower_bound() == best.time_us or self._within_gap():
             return False
         choices = CaseChoices(self.problem, case_coefficients(self.problem, degrees))
         return self._without_model(choices) and _num_ops(choices) <= DIVE_OPS
@@ -609,12 +611,14 @@ class Search:
                 if not isinstance(bound, Closed):
                     heap = heaps.setdefault(box.pp[0], [])
                     heapq.heappush(heap, _Node(bound, next(self.serial), box))
+        many = len(self.problem.sites) > DIVE_SITES
+        step = Cell.RAMP if many else Cell.CLOSED_FORMS
         for _, heap in sorted(heaps.items()):
             ready: list[_Node] = []
             for _ in range(DIVE_STEPS):
                 if not heap or len(ready) == DIVE_CELLS or heap[0].bound_us >= self._beyond_us:
                     break
-                node = self._deepen(heap, Cell.CLOSED_FORMS)
+                node = self._deepen(heap, step)
                 if node is not None:
                     ready.append(node)
             tried: set[tuple[Shape, tuple[int, ...]]] = set()
@@ -625,6 +629,7 @@ class Search:
                     continue
                 tried.add(kind)
                 successes += self._try_cell(self._cell(node))
+                self._cell(node).tried = not many
 
     def _dive_splits(self) -> None:
         """Better plans: in the cells with the least bounds, splits that fit and have short paths.
@@ -632,6 +637,8 @@ class Search:
         Balanced splits are poor where memory is short or chunks go round; the local search is
         dearer and better.
         """
+        if len(self.problem.sites) > DIVE_SITES:
+            return
         heap = [
             _Node(bound, next(self.serial), box)
             for shape in self.heap

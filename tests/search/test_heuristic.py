@@ -144,3 +144,17 @@ def test_chunks_follow_the_speed_of_their_sites() -> None:
     slow = [n for n, names in zip(layers, classes, strict=True) if names != {"B200"}]
     assert len(fast) == 3
     assert min(fast) > max(slow)
+
+
+@pytest.mark.usefixtures("no_models")
+def test_a_million_gpus_get_a_plan_and_a_bound() -> None:
+    """64 sites: first plans come from ramps, before the dear closed forms."""
+    fixes = ["tp=2", "cp=2", "ep=256", "pp=1", "micro_batch_size=1", "dp=131072"]
+    job = with_fixes(load_instance("huge-64-sites"), fixes)
+    result = solve(job, heuristic=True, gap=0.9)
+    assert result.plan is not None
+    assert result.time_us is not None
+    assert result.bound_us is not None
+    assert check_plan(job, result.plan).time_us == result.time_us
+    assert result.time_us - result.bound_us <= 0.9 * result.time_us
+    assert len(result.plan.placement) > 32
