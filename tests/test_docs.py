@@ -104,6 +104,32 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+def tables(page: Path) -> dict[str, list[str]]:
+    """The rows of every table of a page below its head."""
+    found: dict[str, list[str]] = {}
+    head = ""
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("|"):
+            head = ""
+        elif not head:
+            head = line
+            found.setdefault(head, [])
+        elif not line.startswith("|---"):
+            found[head].append(line)
+    return found
+
+
+def test_the_tables_of_the_findings_are_those_of_their_benches() -> None:
+    shown = tables(ROOT / "docs" / "findings.md")
+    measured: dict[str, list[str]] = {}
+    for name in ("findings", "headline"):
+        measured |= tables(ROOT / "bench" / "results" / f"{name}.md")
+    shared = shown.keys() & measured.keys()
+    assert len(shared) >= 12
+    for head in shared:
+        assert set(shown[head]) <= set(measured[head]), head
+
+
 def test_the_readme_names_the_command_of_continuous_integration() -> None:
     assert "\n./.ci/run\n" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert os.access(ROOT / ".ci" / "run", os.X_OK)

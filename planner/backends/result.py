@@ -75,6 +75,7 @@ class EngineResult:
         log: Output of the solver.
         trusted: Whether the bound (or the infeasibility) comes from an engine with exact
             integer reasoning that did not fail and whose infeasibility was confirmed.
+        contradicted: Whether what the engine said contradicts the model, a checked plan or itself.
         relaxation_value: Optimum of the linear relaxation, if that was asked for.
         model_fingerprint: SHA-256 of the solved model.
 
@@ -94,6 +95,7 @@ class EngineResult:
     message: str = ""
     log: str = ""
     trusted: bool = False
+    contradicted: bool = False
     relaxation_value: Fraction | float | None = None
     model_fingerprint: str = ""
 
@@ -178,15 +180,21 @@ def settle(
     best, objective, faults = _best_point(model, options, claim, hinted, notes)
     bound = _valid_bound(options, claim)
 
-    if claim.failure:
-        faults.insert(0, claim.failure)
     if claim.infeasible and objective is not None:
         faults.append(f"the engine says infeasible, but a plan with objective {objective} exists")
     if objective is not None and bound is not None and bound > objective:
         faults.append(f"the bound {bound} is above the objective {objective} of a checked plan")
         bound = None
-    if claim.finished and claim.values is not None and bound != objective and not faults:
+    if (
+        claim.finished
+        and claim.values is not None
+        and bound != objective
+        and not (faults or claim.failure)
+    ):
         faults.append(f"the engine calls {objective} optimal, but its bound is {bound}")
+    contradicted = bool(faults)
+    if claim.failure:
+        faults.insert(0, claim.failure)
 
     limit = claim.limit
     if faults:
@@ -217,6 +225,7 @@ def settle(
         message="; ".join(faults + notes),
         log=claim.log,
         trusted=claim.exact and not faults,
+        contradicted=contradicted,
         relaxation_value=claim.relaxation_value,
         model_fingerprint=model.fingerprint(),
     )

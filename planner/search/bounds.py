@@ -42,9 +42,12 @@ from planner.search.template_bound import (
     TemplateBound,
     Times,
 )
+from planner.search.whole_stages import Pipeline, Row, StageClass, least_time, within
 
 T = TypeVar("T", int, float)
 
+LONGEST_US = 1 << 40
+"""Where no plan is known stages are not bounded beyond this."""
 INFEASIBLE = 1 << 62
 """Stands for "no plan at all" where bounds are compared."""
 
@@ -386,6 +389,8 @@ class CaseBounds:
         self.layers = sum(bounds.layer_counts.values())
         self._ways: dict[tuple[object, ...], tuple[_SyncWay, ...]] = {}
         self._choices: dict[tuple[str, Option], ChoiceBound] = {}
+        self._stage_times: dict[tuple[object, ...], int] = {}
+        self._stage_pipelines: dict[tuple[object, ...], tuple[list[Pipeline], int]] = {}
         self._ramps: dict[tuple[object, ...], ChoiceBound] = {}
         self._fits: dict[tuple[object, ...], bool] = {}
         self._mixtures: dict[tuple[object, ...], tuple[Mixture, ...]] = {}
@@ -444,10 +449,12 @@ class CaseBounds:
         key = (split, *(self.co.ops_key(g, option) for g in self.classes))
         found = self._mixtures.get(key)
         if found is None:
-            cells = dict.fromkeys(self.classes, 0)
+            cells, limits = dict.fromkeys(self.classes, 0), dict.fromkeys(self.classes, 0)
             for d, site in enumerate(self.problem.sites):
                 if self.co.cells[d]:
-                    cells[site.gpu_class] += self.co.cells[d]
+                    g = site.gpu_class
+                    cells[g] += self.co.cells[d]
+                    limits[g] = max(limits[g], self.co.limit_mib[d])
             classes = []
             for g, room in cells.items():
                 ops = self.co.ops(g, option)
@@ -456,7 +463,7 @@ class CaseBounds:
                     if split
                     else (ops.forward, ops.backward)
                 )
-                classes.append(ClassTimes(room, parts))
+                classes.append(ClassTimes(room, parts, limits[g]))
             degrees = self.co.degrees
             found = mixtures(classes, self.counts, degrees.pp, degrees.dp)
             self._mixtures[key] = found
@@ -599,6 +606,140 @@ class CaseBounds:
             best = max(best, start + turns + least_end)
         return best
 
+    def stages(
+        self,
+        choice: ScheduleChoice,
+        option: Option,
+        found: ChoiceBound,
+        beyond_us: int,
+        *,
+        synchronised: bool,
+    ) -> ChoiceBound:
+        """A bound that is known, raised by whole layers on the stages.
+
+        Parameters
+        ----------
+        found
+            :meth:`ramp` or :meth:`choice`.
+        beyond_us
+            Values above this need not be told apart.
+        synchronised
+            Whether synchronisation counts; without it the bound holds for what :meth:`ramp` does.
+        """
+        if found.value_us > beyond_us or self.co.degrees.pp == 1:
+            return found
+        kinds = _kind(choice), _live_kind(choice)
+        key = (*kinds, option, synchronised, found.value_us, beyond_us)
+        if key not in self._stage_times:
+
+            def fits(limit_us: int) -> bool:
+                return not self.stages_exceed(choice, option, limit_us, synchronised=synchronised)
+
+            high = min(beyond_us, LONGEST_US)
+            self._stage_times[key] = least_time(fits, found.value_us, high)
+        return max(found, ChoiceBound(self._stage_times[key], "time"))
+
+    def stages_exceed(
+        self, choice: ScheduleChoice, option: Option, limit_us: int, *, synchronised: bool
+    ) -> bool:
+        """Whether no stages of whole layers take the model with ``Z <= limit_us``."""
+        pipelines, around = self._pipelines(choice, option, synchronised=synchronised)
+        left = limit_us - self.co.fixed_us - around
+        return any(not within(pipeline, left) for pipeline in pipelines)
+
+    def _pipelines(
+        self, choice: ScheduleChoice, option: Option, *, synchronised: bool
+    ) -> tuple[list[Pipeline], int]:
+        """Relaxed stages of a pair, and µs before and after them."""
+        timed = option if synchronised else _unsharded(option)
+        key = (_kind(choice), _live_kind(choice), option, synchronised)
+        found = self._stage_pipelines.get(key)
+        if found is None:
+            around = 0
+            if synchronised:
+                way = _least_of(self._sync_ways(option))
+                around = way.start + way.first_start + way.end + way.layer_optimizer
+            found = self._all_pipelines(choice, option, timed), around
+            self._stage_pipelines[key] = found
+        return found
+
+    def _all_pipelines(
+        self, choice: ScheduleChoice, option: Option, timed: Option
+    ) -> list[Pipeline]:
+        """One for each way to call some GPUs fast and each set of the dearer kinds of layers."""
+        pp, m = self.co.degrees.pp, self.co.num_microbatches
+        split = SCHEDULES[choice.schedule].split_backward
+        least = self.unit_times(timed, split)[: 3 if split else 2]
+        largest = self._largest_limit
+        ways = [
+            Mixture(0, pp, 1.0, least, least, largest, largest),
+            *self._mixed(timed, split),
+        ]
+        whole = tuple(map(sum, zip(*least, strict=True)))
+        work, kinds = self._total(whole), len(self.co.kinds)
+        waits = least[0] if split else whole
+        pipelines = []
+        for floor in set(whole[:kinds]):
+            some = [u for u in range(kinds) if whole[u] >= floor]
+            chunks = self.co.degrees.virtual_stages
+            wait = min(waits[u] for u in (some if chunks == 1 else range(kinds)))
+            for mixture in ways:
+                rows = [Row(0, wait, (float(m),) * pp)]
+                if choice.schedule == "gpipe":
+                    rows.append(Row(work, 0, (float(m - 1),) * pp))
+                if choice.schedule == "1f1b":
+                    own = self._turns(mixture.least_share(0), mixture.least_share(1))
+                    rows += [] if own is None else [Row(work, 0, tuple(own))]
+                pipelines.append(
+                    Pipeline(
+                        sum(self.counts[u] for u in some),
+                        chunks if len(some) == kinds else 0,
+                        chunks == 1,
+                        mixture.fast,
+                        pp - 1 if SCHEDULES[choice.schedule].chunk_map == "loop" else 0,
+                        (
+                            self._stage_class(
+                                choice, option, some, mixture.fast_parts, mixture.fast_limit_mib
+                            ),
+                            self._stage_class(
+                                choice, option, some, mixture.slow_parts, mixture.slow_limit_mib
+                            ),
+                        ),
+                        tuple(rows),
+                    )
+                )
+        return pipelines
+
+    def _stage_class(
+        self,
+        choice: ScheduleChoice,
+        option: Option,
+        kinds: list[int],
+        parts: tuple[Units, ...],
+        limit_mib: int,
+    ) -> StageClass:
+        """What a layer of some kinds costs a stage with given times and memory."""
+        costs, pp = self.co.memory(option), self.co.degrees.pp
+        activation = (
+            costs.split_activation
+            if SCHEDULES[choice.schedule].split_backward
+            else costs.activation
+        )
+        embedding, head = len(self.co.kinds), len(self.co.kinds) + 1
+        last = pp - 1 if SCHEDULES[choice.schedule].chunk_map == "loop" else 0
+        most = []
+        for s in range(pp):
+            live = least_live(choice, pp, s, self.co.num_microbatches)
+            room = limit_mib - (costs.head_working if s == last else costs.working)
+            if s == 0:
+                room -= costs.state[embedding] + live * activation[embedding]
+            if s == last:
+                room -= costs.state[head] + activation[head]
+            layer = min(costs.state[u] + live * activation[u] for u in kinds)
+            most.append(max(-1, room // layer) if layer else self.layers)
+        units = tuple(map(sum, zip(*parts, strict=True)))
+        return StageClass(min(units[u] for u in kinds), units[embedding], units[head], tuple(most))
+
     def template(
         self, choice: ScheduleChoice, option: Option, beyond_us: int = INFEASIBLE
     ) -> ChoiceBound:
@@ -609,7 +750,9 @@ class CaseBounds:
         beyond_us
             Values above this need not be told apart.
         """
-        found = self.choice(choice, option)
+        found = self.stages(
+            choice, option, self.choice(choice, option), beyond_us, synchronised=True
+        )
         if found.value_us > beyond_us or self.co.degrees.pp == 1:
             return found
         template, costs = self._template_costs(choice, option)

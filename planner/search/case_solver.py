@@ -33,7 +33,8 @@ class CaseOutcome:
     """What a model said about one case.
 
     ``bound_us`` holds for every plan of the case that is not worse than the cut-off; where it
-    exceeds the cut-off the case has no such plan.
+    exceeds the cut-off the case has no such plan.  After an error it is the bound known before.
+    ``contradicted``: what the engine said contradicts a checked plan, the model or itself.
     """
 
     status: SolveStatus
@@ -44,6 +45,7 @@ class CaseOutcome:
     rounds: int
     engine: str
     trusted: bool
+    contradicted: bool
     wall_time_s: float
     message: str = ""
     size: dict[str, int] = field(default_factory=dict)
@@ -57,6 +59,7 @@ class _Run:
     began: float
     rounds: int = 0
     trusted: bool = True
+    contradicted: bool = False
     status: SolveStatus = SolveStatus.NO_SOLUTION
     limit: Limit = Limit.NONE
     message: str = ""
@@ -75,6 +78,7 @@ class _Run:
             rounds=self.rounds,
             engine=self.engine,
             trusted=self.trusted,
+            contradicted=self.contradicted,
             wall_time_s=time.monotonic() - self.began,
             message=self.message,
             size={
@@ -105,6 +109,7 @@ class CaseSolver:
         floor_us: int = 0,
         deadline: float | None = None,
         start: Layout | None = None,
+        known_us: int | None = None,
         on_plan: OnPlan | None = None,
     ) -> CaseOutcome:
         """Find the best plan of a case with ``Z <= cutoff_us``, or show that there is none.
@@ -121,12 +126,15 @@ class CaseSolver:
             :func:`time.monotonic` time to stop at.
         start
             A plan of the case; its paths seed the model.
+        known_us
+            Z of a checked plan among the choices; a claim that there is none as good is an error.
         on_plan
             Called with every plan that the checker has priced.
         """
         run = _Run(self.engine.backend, time.monotonic())
         built, pool = self._build(choices, cutoff_us, start)
         best: tuple[int, Layout] | None = None
+        least = known_us
         bound = floor_us
 
         def options(left: float | None) -> EngineOptions:
@@ -140,22 +148,24 @@ class CaseSolver:
             )
 
         for result, layout, price in self._rounds(run, choices, built, pool, deadline, options):
-            if best is not None and result.bound is not None and result.bound > best[0]:
-                run.status = SolveStatus.ERROR
+            if result.status is not SolveStatus.ERROR:
+                bound = max(bound, result.bound or 0)
+            if layout is not None and price is not None:
+                if best is None or price.time_us < best[0]:
+                    best = (price.time_us, layout)
+                least = best[0] if least is None else min(least, best[0])
+                if on_plan is not None:
+                    on_plan(layout, price.time_us)
+            if least is not None and least < bound:
+                run.status, run.contradicted = SolveStatus.ERROR, True
                 run.message = (
-                    f"claims that nothing is below {result.bound} µs; a checked plan has "
-                    f"{best[0]} µs"
+                    f"claims that nothing is below {bound} µs; a checked plan has {least} µs"
                 )
                 break
-            bound = max(bound, result.bound or 0)
-            if layout is None or price is None:
-                continue
-            if on_plan is not None:
-                on_plan(layout, price.time_us)
-            if best is None or price.time_us < best[0]:
-                best = (price.time_us, layout)
-            if best[0] <= bound:
+            if best is not None and best[0] <= bound:
                 break
+        if run.status is SolveStatus.ERROR:
+            bound = floor_us
         if best is None or best[0] > cutoff_us:
             if run.status in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE):
                 run.status = SolveStatus.NO_SOLUTION
@@ -217,6 +227,7 @@ class CaseSolver:
             result = self.engine.solve(built.model, options(left))
             run.engine = result.engine_version
             run.trusted = run.trusted and result.trusted
+            run.contradicted = run.contradicted or result.contradicted
             run.status, run.limit, run.message = result.status, result.limit, result.message
             if result.values is None:
                 yield result, None, None

@@ -7,7 +7,8 @@ shard degree; the relaxation of the layer split.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from planner.choices import CaseChoices, ScheduleChoice
@@ -20,15 +21,24 @@ Pair = tuple[ScheduleChoice, Option]
 
 
 class OpenCase(NamedTuple):
-    """A case with the pairs of schedule and option that are not closed yet, and their bounds."""
+    """A case with the pairs of schedule and option that are not closed yet, and their bounds.
+
+    ``values`` follow from the instance; ``layers`` are the bounds that rest on the engine behind
+    whole layers.
+    """
 
     bounds: CaseBounds
     values: dict[Pair, ChoiceBound]
+    layers: Mapping[Pair, ChoiceBound] = MappingProxyType({})
 
     @property
     def least(self) -> ChoiceBound:
-        """The smallest bound."""
-        return min(self.values.values())
+        """The smallest bound, engine or not."""
+        return min(self.standing(pair) for pair in self.values)
+
+    def standing(self, pair: Pair) -> ChoiceBound:
+        """The bound of a pair, engine or not."""
+        return max(self.values[pair], self.layers.get(pair, self.values[pair]))
 
 
 class Cell:
@@ -118,12 +128,16 @@ class Cell:
 
     def _ramp(self, beyond_us: int) -> Iterator[OpenCase]:
         """The pipeline of the same cases, without synchronisation."""
-        for case, values in self.cases:
-            yield OpenCase(case, {pair: case.ramp(*pair) for pair in values})
+        for case, values, *_ in self.cases:
+            ramps = {
+                pair: case.stages(*pair, case.ramp(*pair), beyond_us, synchronised=False)
+                for pair in values
+            }
+            yield OpenCase(case, ramps)
 
     def _closed_forms(self, beyond_us: int) -> Iterator[OpenCase]:
         """Every shard degree, with the ways to run it that the step before left."""
-        ways = {_way(*pair) for _, values in self.cases for pair in values}
+        ways = {_way(*pair) for case in self.cases for pair in case.values}
         for degrees in self._degrees():
             case = self._case(degrees)
             if case is None:
@@ -138,7 +152,7 @@ class Cell:
 
     def _paths(self, beyond_us: int) -> Iterator[OpenCase]:
         """The relaxation of the layer split."""
-        for case, values in self.cases:
+        for case, values, _ in self.cases:
             yield OpenCase(case, {pair: case.template(*pair, beyond_us) for pair in values})
 
     def _case(self, degrees: Degrees) -> CaseBounds | None:

@@ -12,12 +12,14 @@ from planner.cost.coefficients import CaseCoefficients, Option
 from planner.cost.efficiency import peak_flops
 from planner.layout import Flows, Layout, num_boundaries, sync_pairs, used_links
 from planner.pipeline.memory import live_counts
-from planner.pipeline.schedules import SCHEDULES, Template
+from planner.pipeline.schedules import SCHEDULES, Template, chunk_devices
 from planner.problem import Problem
 from planner.search.bounds import INFEASIBLE, ChoiceBound, ceil_div
 
 Placement = tuple[tuple[int, ...], ...]
 WARMUPS = (0, 1, 2, 4, 8)
+EXACT_CHAIN = 9
+"""Most sites whose shortest chain is found exactly."""
 
 
 def case_plans(
@@ -72,7 +74,7 @@ def _layouts(
 ) -> Iterator[Layout]:
     problem, co = choices.problem, choices.co
     degrees = co.degrees
-    splits: dict[tuple[int, ...], Sequence[tuple[int, ...]]] = {}
+    splits: dict[tuple[object, ...], Sequence[tuple[int, ...]]] = {}
     for replicas in placements(choices, option):
         flows = direct_flows(problem, choice, co, replicas)
         if flows is None:
@@ -98,16 +100,14 @@ def _layouts(
                 continue
             synced = synced._replace(protocols=protocols)
             for warmup in _warmups(choices, synced):
-                limits = tuple(
-                    min(co.limit_mib[d] for d in layout.hosts(s)) for s in range(degrees.pp)
-                )
-                key = (*limits, *warmup)
+                warmed = synced._replace(extra_warmup=warmup)
+                key = (stage_limits(co, layout), stage_classes(problem, layout), warmup)
                 if given:
                     splits[key] = given
                 elif key not in splits:
-                    splits[key] = list(_splits(choices, choice, option, limits, warmup, layout))
+                    splits[key] = list(layer_splits(choices, warmed))
                 for layers in splits[key]:
-                    yield synced._replace(layers=layers, extra_warmup=warmup)
+                    yield warmed._replace(layers=layers)
             if layout.placement_kind in ("single-site", "pp-out"):
                 break
 
@@ -123,35 +123,40 @@ def _warmups(choices: CaseChoices, layout: Layout) -> Iterator[tuple[int, ...]]:
     for step in WARMUPS[1:]:
         steps = {b: step if step in choices.warmup_steps(b) else 0 for b in slow}
         if any(steps.values()):
-            yield tuple(sum(n for b, n in steps.items() if b >= s) for s in range(pp))
+            yield warmup_of_steps(steps, pp)
 
 
-def _splits(
-    choices: CaseChoices,
-    choice: ScheduleChoice,
-    option: Option,
-    limits: Sequence[int],
-    warmup: tuple[int, ...],
-    layout: Layout,
-) -> Iterator[tuple[int, ...]]:
-    """Layer splits that balance the stages within their memory."""
+def warmup_of_steps(steps: Mapping[int, int], pp: int) -> tuple[int, ...]:
+    """Extra warm-up of every stage from its falls over the boundaries."""
+    return tuple(sum(n for b, n in steps.items() if b >= s) for s in range(pp))
+
+
+def layer_splits(choices: CaseChoices, layout: Layout) -> Iterator[tuple[int, ...]]:
+    """Layer splits that balance the stages of a plan within the memory of their sites.
+
+    The layers of ``layout`` are not looked at.
+    """
     if choices.fixed_layers is not None:
         yield choices.fixed_layers
         return
-    co = choices.co
+    co, option = choices.co, layout.option
+    choice = ScheduleChoice(layout.schedule, layout.run_length)
     degrees = co.degrees
+    limits = stage_limits(co, layout)
     chunks, total = degrees.pp * degrees.virtual_stages, len(co.layer_units)
     if chunks == 1:
         yield (total,)
         return
+    classes = stage_classes(choices.problem, layout)
     if degrees.virtual_stages == 1:
-        classes = [
-            {choices.problem.sites[d].gpu_class for d in layout.hosts(s)} for s in range(degrees.pp)
-        ]
-        split = balanced_split(co, choice, option, classes, limits, warmup)
+        split = balanced_split(co, choice, option, classes, limits, layout.extra_warmup)
         if split is not None:
             yield split
         return
+    if len(set(classes)) > 1:
+        yield _split_by_speed(
+            co, option, classes, chunk_devices(choice.schedule, degrees.pp, degrees.virtual_stages)
+        )
     base, extra = divmod(total, chunks)
     row = [base + (k < extra) for k in range(chunks)]
     yield tuple(row)
@@ -162,11 +167,46 @@ def _splits(
             yield tuple(row)
 
 
+def stage_limits(co: CaseCoefficients, layout: Layout) -> tuple[int, ...]:
+    """Smallest memory limit of the sites of every stage, MiB."""
+    return tuple(min(co.limit_mib[d] for d in layout.hosts(s)) for s in range(co.degrees.pp))
+
+
+def stage_classes(problem: Problem, layout: Layout) -> tuple[frozenset[int], ...]:
+    """GPU classes of the sites of every stage."""
+    return tuple(
+        frozenset(problem.sites[d].gpu_class for d in layout.hosts(s))
+        for s in range(layout.degrees.pp)
+    )
+
+
+def _split_by_speed(
+    co: CaseCoefficients,
+    option: Option,
+    classes: Sequence[frozenset[int]],
+    devices: Sequence[int],
+) -> tuple[int, ...]:
+    """Several chunks a stage: layers in proportion to the speed of the stage, one at least."""
+
+    def seconds(s: int) -> float:
+        ops = [co.ops(g, option) for g in classes[s]]
+        kinds = range(len(co.kinds))
+        return max(sum(o.forward[u] + o.backward[u] for u in kinds) for o in ops)
+
+    speed = [1 / seconds(s) for s in devices]
+    total = len(co.layer_units)
+    row = [1] * len(devices)
+    for _ in range(total - len(devices)):
+        k = max(range(len(row)), key=lambda k: (speed[k] / (row[k] + 1), -k))
+        row[k] += 1
+    return tuple(row)
+
+
 def balanced_split(
     co: CaseCoefficients,
     choice: ScheduleChoice,
     option: Option,
-    classes: Sequence[set[int]],
+    classes: Sequence[frozenset[int]],
     limits: Sequence[int],
     warmup: tuple[int, ...],
 ) -> tuple[int, ...] | None:
@@ -261,18 +301,22 @@ def placements(choices: CaseChoices, option: Option) -> Iterator[Placement]:
             if candidate is None or candidate in seen:
                 continue
             seen.add(candidate)
-            if option.spanning and not _ragged(candidate, co):
+            if option.spanning and not ragged(candidate, co):
                 continue
             yield candidate
 
 
-def _ragged(candidate: Placement, co: CaseCoefficients) -> bool:
+def ragged(candidate: Placement, co: CaseCoefficients) -> bool:
+    """Whether some shard group spans sites."""
     whole = space.granularity(co.degrees, spanning=False)
     return any(count % whole for row in candidate for count in row)
 
 
 def _site_orders(problem: Problem, co: CaseCoefficients) -> list[tuple[int, ...]]:
-    """Orders in which sites are filled: fastest and largest first or last, file order, reversed."""
+    """Orders in which sites are filled: fastest and largest first or last, file order, reversed.
+
+    And along the shortest way through all of them.
+    """
     usable = [d for d, cells in enumerate(co.cells) if cells]
     precision = problem.training.precision
     speed = {
@@ -280,7 +324,59 @@ def _site_orders(problem: Problem, co: CaseCoefficients) -> list[tuple[int, ...]
     }
     first = tuple(sorted(usable, key=lambda d: (-speed[d], -co.cells[d], d)))
     last = tuple(sorted(usable, key=lambda d: (speed[d], co.cells[d], d)))
-    return list(dict.fromkeys((first, tuple(usable), last, tuple(reversed(usable)))))
+    return list(
+        dict.fromkeys(
+            (
+                first,
+                tuple(usable),
+                shortest_chain(problem, tuple(usable)),
+                last,
+                tuple(reversed(usable)),
+            )
+        )
+    )
+
+
+def shortest_chain(problem: Problem, sites: tuple[int, ...]) -> tuple[int, ...]:
+    """The order of sites in which a pipeline through all of them has the least delay.
+
+    Dynamic programming over sets of sites up to :data:`EXACT_CHAIN` of them, else always the
+    nearest site that is left.  Sites without a route lie far apart.
+    """
+    key = ("shortest chain", sites)
+    if key not in problem.coefficient_cache:
+        problem.coefficient_cache[key] = _shortest_chain(problem, sites)
+    found: tuple[int, ...] = problem.coefficient_cache[key]
+    return found
+
+
+def _shortest_chain(problem: Problem, sites: tuple[int, ...]) -> tuple[int, ...]:
+    far = 1.0 + sum(link.delay_s for link in problem.links)
+
+    def delay(d: int, e: int) -> float:
+        return _delay(problem, (d, e)) if (d, e) in problem.routes else far
+
+    if len(sites) > EXACT_CHAIN:
+        order, left = [sites[0]], set(sites[1:])
+        while left:
+            order.append(min(left, key=lambda e: (delay(order[-1], e), e)))
+            left.remove(order[-1])
+        return tuple(order)
+    best: dict[tuple[frozenset[int], int], tuple[float, tuple[int, ...]]] = {
+        (frozenset((d,)), d): (0.0, (d,)) for d in sites
+    }
+    for _ in range(len(sites) - 1):
+        longer: dict[tuple[frozenset[int], int], tuple[float, tuple[int, ...]]] = {}
+        for (visited, last), (length, order_so_far) in best.items():
+            for e in sites:
+                if e in visited:
+                    continue
+                found = (length + delay(last, e), (*order_so_far, e))
+                key = (visited | {e}, e)
+                if key not in longer or found < longer[key]:
+                    longer[key] = found
+        best = longer
+    return min(best.values())[1] if best else ()
 
 
 def _columns(co: CaseCoefficients, order: tuple[int, ...], unit: int) -> Placement | None:

@@ -22,6 +22,8 @@ class ClassTimes(NamedTuple):
 
     cells: int
     parts: tuple[Units, ...]
+    limit_mib: int = 0
+    """The largest memory limit of its sites."""
 
     @property
     def units(self) -> Units:
@@ -33,7 +35,8 @@ class Mixture(NamedTuple):
     """At least ``slow`` of all stages take ``ratio`` times as long as on the fastest GPUs.
 
     ``fast_parts`` and ``slow_parts`` are the least times of the two kinds of stages, per part of
-    the work and unit, µs; ``ratio`` holds for each of them.
+    the work and unit, µs; ``ratio`` holds for each of them.  The limits are the largest memory of
+    a stage of either kind.
     """
 
     fast: int
@@ -41,6 +44,8 @@ class Mixture(NamedTuple):
     ratio: float
     fast_parts: tuple[Units, ...]
     slow_parts: tuple[Units, ...]
+    fast_limit_mib: int = 0
+    slow_limit_mib: int = 0
 
     @property
     def speed(self) -> float:
@@ -90,7 +95,8 @@ def mixtures(classes: Sequence[ClassTimes], counts: Units, pp: int, dp: int) -> 
             ),
             default=1.0,
         )
-        found.append(Mixture(fast, pp - fast, ratio, least, slow_parts))
+        limits = [max(c.limit_mib for c in some) for some in (ranked[:place], ranked[place:])]
+        found.append(Mixture(fast, pp - fast, ratio, least, slow_parts, *limits))
     return tuple(found)
 
 

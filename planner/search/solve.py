@@ -18,7 +18,7 @@ from planner.check import (
     profiles_of_layout,
     time_of_layout,
 )
-from planner.choices import CaseChoices
+from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import case_coefficients
 from planner.cost.profile_use import profile_uses_to_json
 from planner.instance.schema import Instance
@@ -26,16 +26,18 @@ from planner.layout import Layout, to_plan
 from planner.legality import layout_violations
 from planner.plan import Degrees, Plan
 from planner.problem import Problem
-from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound
+from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound, Shape
 from planner.search.case_solver import CaseOutcome, CaseSolver
 from planner.search.cells import Cell, OpenCase, Pair
 from planner.search.certificate import certificate
 from planner.search.heuristic import best_protocols, case_plans
 from planner.search.infeasibility import explain_infeasibility
 from planner.search.longest import longest_us
+from planner.search.neighbourhood import improve
 from planner.search.result import Progress, SolveResult, SolveStatus
 from planner.search.synthesis.plan_schedule import SynthesizedSchedule, synthesize_for_plans
-from planner.search.template_bound import whole_layers_engine
+from planner.search.template_bound import WholeLayersError, whole_layers_engine
+from planner.search.testimony import Testimony, Word
 from planner.search.tree import Box, Closed, Tree
 from planner.simulation.simulate import simulated_answer
 from planner.versions import versions
@@ -57,12 +59,10 @@ INEXACT_SLACK = 50
 """Engines with tolerances may look for the winner up to one part in so many above its Z."""
 WINNER_LIMIT_S = 120.0
 """Time for the chosen engine to confirm the winning case."""
-DIVE_STEPS = 100
+DIVE_STEPS = 300
 """Steps over cells of a pipeline degree to choose where a first plan is looked for."""
-DIVE_CELLS = 4
-"""Cells of a pipeline degree among which a first plan is looked for."""
-DIVE_TRIES = 3
-"""Cells of a pipeline degree in which a first plan is looked for."""
+DIVE_CELLS = 8
+"""Cells of a pipeline degree in which a first plan is looked for, one of each shape and dp."""
 WHOLE_LAYERS_LIMIT_S = 20.0
 """Time for one schedule and option with whole layers."""
 MAX_FRUITLESS = 20
@@ -73,16 +73,26 @@ DIVE_CASES = 4
 """Cases of a cell that are tried."""
 DIVE_PAIRS = 4
 """Pairs of schedule and option that are tried per case."""
-SPLIT_CELLS = 64
-"""Cells of which pairs are priced with an even split."""
+SPLIT_CELLS = 48
+"""Cells of which a pair is priced with an even split."""
 SPLIT_PAIRS = 8
 """Pairs of schedule and option that are priced per cell."""
-SPLIT_SEARCHES = 6
-"""Pairs for which better splits are looked for."""
-SPLITS_PRICED = 24
+SPLIT_TRIES = 24
+"""Pairs for which better splits are looked for, at most."""
+SPLIT_PLANS = 3
+"""Pairs whose split gives a better plan, at most."""
+SPLITS_PRICED = 16
 """Splits that are priced per pair."""
+DIVE_PRICED = 60
+"""Plans of a case that are priced."""
 DIVE_OPS = 20_000
 """Cases whose templates have more ops are left out."""
+
+MAX_MODEL_MOVES = 4_000
+"""Cases with more pairs of sites, times stages, get no model: building and solving it would take
+more time and memory than a search of moderate size has."""
+IMPROVE_FRUITLESS = 150
+"""Neighbours of a plan in a row without a better one after which no more are looked at."""
 
 TieKey = tuple[int, int, Degrees]
 
@@ -98,6 +108,21 @@ class _Node:
     case: OpenCase | None = field(compare=False, default=None)
     step: int = field(compare=False, default=0)
     """What was done with a case: 1 plans were looked for, 2 bounded with whole layers."""
+    derived: ChoiceBound | None = field(compare=False, default=None)
+    """Where the bound rests on an engine: what follows from the instance alone."""
+
+    @property
+    def without(self) -> ChoiceBound:
+        """The bound that follows from the instance alone."""
+        return self.derived or ChoiceBound(self.bound_us, self.rule)
+
+    def free(self) -> _Node:
+        """The same without the word of an engine."""
+        if self.derived is None or self.case is None:
+            return self
+        bound_us, rule = self.derived
+        case = OpenCase(self.case.bounds, self.case.values)
+        return replace(self, bound_us=bound_us, rule=rule, case=case, derived=None)
 
 
 @dataclass
@@ -138,10 +163,12 @@ class Search:
         progress: Callable[[Progress], None] | None,
         start_plans: Sequence[Plan] = (),
         certify: bool = False,
+        heuristic: bool = False,
     ) -> None:
         self.instance = instance
         self.start_plans = start_plans
         self.certify = certify
+        self.heuristic = heuristic
         self.problem = Problem(instance)
         self.bounds = Bounds(self.problem)
         self.tree = Tree(self.problem, self.bounds)
@@ -166,10 +193,12 @@ class Search:
         self.floor_us = INFEASIBLE
         """Least bound of the cases that were given up without a verdict."""
         self.models: list[dict[str, Any]] = []
-        self.solved: list[tuple[dict[str, Any], OpenCase, int]] = []
-        """Entries that rest on an engine, their cases, and the Z up to which plans were wanted."""
+        self.testimony = Testimony()
         self.errors: list[str] = []
         self.notes: list[str] = []
+        self.left_open = 0
+        """Cases that no model was built for."""
+        self._improved: _Incumbent | None = None
         self._last_report = 0.0
 
     # -- bookkeeping -----------------------------------------------------------------------
@@ -238,14 +267,45 @@ class Search:
         return entry
 
     def _close_bounded(self, node: _Node, verdict: str) -> None:
-        """Close a box by its bound; where whole layers are behind it the engine is named."""
-        if node.case is not None and any(b.rule == "layers" for b in node.case.values.values()):
-            entry = self._close(
-                node.box, verdict, "layers", bound_us=node.bound_us, engine=whole_layers_engine()
-            )
-            self.solved.append((entry, node.case, self._beyond_us))
+        """Close a box by its bound; where only whole layers do, the engine is named."""
+        free = node.free()
+        if node.case is None or free.bound_us == node.bound_us:
+            self._close(node.box, verdict, free.rule, bound_us=node.bound_us)
+        elif verdict == "bounded" and self._decided(free):
+            self._close(node.box, verdict, free.rule, bound_us=free.bound_us)
         else:
-            self._close(node.box, verdict, node.rule, bound_us=node.bound_us)
+            engines = (whole_layers_engine(),)
+            self._close_by_word(node, node.case, engines, verdict, "layers", node.bound_us)
+
+    def _close_by_word(
+        self,
+        node: _Node,
+        case: OpenCase,
+        engines: tuple[str, ...],
+        verdict: str,
+        rule: str,
+        bound_us: int,
+        **numbers: Any,
+    ) -> None:
+        """Close a case by what engines say, and keep what holds without them."""
+        engine = " and ".join(engines)
+        entry = self._close(node.box, verdict, rule, bound_us=bound_us, engine=engine, **numbers)
+        self.testimony.words.append(Word(entry, case, self._cutoff(case), engines, node.without))
+
+    def _cutoff(self, case: OpenCase) -> int:
+        """Largest Z of a plan of a case that is still wanted."""
+        best = self.incumbent
+        return longest_us(case.bounds.choices) if best is None else best.time_us
+
+    def _caught(self, engines: Sequence[str], message: str) -> None:
+        """Note a false word, and open again what rests on the engines it came from."""
+        self.errors.append(f"{' and '.join(engines)}: {message}")
+        opened_us = self.testimony.withdraw(engines)
+        if opened_us is not None:
+            self.floor_us = min(self.floor_us, opened_us)
+        if whole_layers_engine() in engines:
+            self.heap = [node.free() for node in self.heap]
+            heapq.heapify(self.heap)
 
     def _push(self, box: Box, verdict: Closed | int, rule: str = "work", **known: Any) -> None:
         if isinstance(verdict, Closed):
@@ -254,7 +314,18 @@ class Search:
             heapq.heappush(self.heap, _Node(verdict, next(self.serial), box, rule, **known))
 
     def _offer(self, layout: Layout, time_us: int) -> None:
-        """Take a plan if it beats the incumbent and the full checker accepts it."""
+        """Take a plan if it beats the incumbent and the full checker accepts it.
+
+        Engines that said there is none as good are not believed any more.
+        """
+        for word in self.testimony.price(layout, time_us):
+            said = word.entry["bound_us"]
+            if self.testimony.distrusted.isdisjoint(word.engines):
+                self._caught(
+                    word.engines,
+                    f"said that nothing in a case is below {said} µs; a checked plan has "
+                    f"{time_us} µs",
+                )
         best = self.incumbent
         candidate = _Incumbent(time_us, layout)
         if best is not None and (best.time_us, best.key) <= (time_us, candidate.key):
@@ -304,6 +375,7 @@ class Search:
             self._offer_starts()
             self._dive()
             self._dive_splits()
+            self._improve()
             while self.heap:
                 self._check_time()
                 self._report("searching")
@@ -322,7 +394,8 @@ class Search:
                 except BaseException:
                     heapq.heappush(self.heap, node)
                     raise
-            self._settle_winner(self._solver(engines.engine(self.backend)))
+            self._improve()
+            self._settle_winner(engines)
             self._close_rest()
             if self.certify:
                 self._second_witnesses(engines)
@@ -413,11 +486,17 @@ class Search:
 
     def _open_case(self, node: _Node, case: OpenCase) -> None:
         """Look for plans of a case, bound it with whole layers, then solve it as a model."""
+        derived = None
         if node.step == 0:
             self._try_heuristics(case)
+            self._improve()
+        elif self._without_model(case.bounds.choices):
+            self._leave_open(node, case)
+            return
         elif node.step == 1:
             if case.bounds.choices.fixed_layers is None:
-                self._whole_layers(case)
+                case = self._whole_layers(case)
+                derived = node.without if case.layers else None
         else:
             self._solve_case(node, case)
             return
@@ -426,10 +505,56 @@ class Search:
             self._close(node.box, "infeasible", least.rule)
             return
         bound = max(node.bound_us, least.value_us)
-        self._push(node.box, bound, least.rule, case=case, step=node.step + 1)
+        self._push(node.box, bound, least.rule, case=case, step=node.step + 1, derived=derived)
 
-    def _whole_layers(self, case: OpenCase) -> None:
-        """Bound the pairs of a case with whole layers, the best first; try the splits found."""
+    def _without_model(self, choices: CaseChoices) -> bool:
+        """Whether plans and bounds alone are looked for in a case."""
+        moves = choices.co.degrees.pp * len(self.problem.sites) ** 2
+        return self.heuristic or moves > MAX_MODEL_MOVES
+
+    def _leave_open(self, node: _Node, case: OpenCase) -> None:
+        """Give a case up at its bound."""
+        self.left_open += 1
+        bound = max(node.bound_us, case.least.value_us)
+        self.floor_us = min(self.floor_us, bound)
+        self._close(node.box, "open", node.rule, bound_us=bound)
+
+    def _improve(self) -> None:
+        """Search around the incumbent, once for each."""
+        best = self.incumbent
+        if best is None or best is self._improved or not self._improves(best):
+            return
+        choices = CaseChoices(self.problem, case_coefficients(self.problem, best.layout.degrees))
+        for found in improve(
+            choices,
+            best.layout,
+            best.time_us,
+            seed=self.seed,
+            max_fruitless=IMPROVE_FRUITLESS,
+        ):
+            self._check_time()
+            self._report("improving the plan")
+            if found is not None:
+                self._offer(found[1], found[0])
+        self._improved = self.incumbent
+
+    def _improves(self, best: _Incumbent) -> bool:
+        """Whether no model will look at the case of a plan, so that a search around it pays."""
+        degrees = best.layout.degrees
+        if self.lower_bound() == best.time_us:
+            return False
+        choices = CaseChoices(self.problem, case_coefficients(self.problem, degrees))
+        return self._without_model(choices) and _num_ops(choices) <= DIVE_OPS
+
+    def _whole_layers(self, case: OpenCase) -> OpenCase:
+        """Bound the pairs of a case with whole layers, the best first; try the splits found.
+
+        Where the engine is caught with a false word none of it is left.
+        """
+        engine = whole_layers_engine()
+        layers: dict[Pair, ChoiceBound] = {}
+        if engine in self.testimony.distrusted:
+            return case
         for pair, bound in sorted(case.values.items(), key=lambda item: item[1]):
             self._check_time()
             self._report("searching")
@@ -438,22 +563,43 @@ class Search:
             limit = WHOLE_LAYERS_LIMIT_S
             if self.deadline is not None:
                 limit = min(limit, max(0.1, self.deadline - time.monotonic()))
-            case.values[pair], split = case.bounds.whole_layers(*pair, self._beyond_us, limit)
+            try:
+                found, split = case.bounds.whole_layers(*pair, self._beyond_us, limit)
+            except WholeLayersError as error:
+                self._caught([engine], str(error))
+                return case
             if split is not None:
                 self._try_heuristics(OpenCase(case.bounds, {pair: bound}), splits=[split])
+            known_us = self.testimony.known_us(case.bounds.co.degrees, [pair])
+            if known_us is not None and known_us < found.value_us:
+                self._caught(
+                    [engine],
+                    f"says that nothing is below {found.value_us} µs; a checked plan has "
+                    f"{known_us} µs",
+                )
+                return case
+            if bound < found and found.value_us < INFEASIBLE:
+                layers[pair] = found
+        return case._replace(layers=layers)
 
     def _try_heuristics(
         self,
         case: OpenCase,
         max_pairs: int | None = None,
         splits: Sequence[tuple[int, ...]] = (),
+        max_priced: int | None = None,
     ) -> None:
         cutoff = None if self.incumbent is None else self.incumbent.time_us
+        priced = 0
         for found in case_plans(case.bounds.choices, case.values, cutoff, max_pairs, splits):
             self._check_time()
             self._report("searching")
             if found is not None:
                 self._offer(found[1], found[0])
+            elif priced == max_priced:
+                break
+            else:
+                priced += 1
 
     def _dive(self) -> None:
         """A first incumbent: for each pipeline degree plans of the cells that look best."""
@@ -468,15 +614,17 @@ class Search:
             for _ in range(DIVE_STEPS):
                 if not heap or len(ready) == DIVE_CELLS or heap[0].bound_us >= self._beyond_us:
                     break
-                node = self._deepen(heap, Cell.RAMP)
+                node = self._deepen(heap, Cell.CLOSED_FORMS)
                 if node is not None:
                     ready.append(node)
-            successes, tries, heap = 0, 0, sorted(ready)
-            while heap and heap[0].bound_us < self._beyond_us and successes < DIVE_PLANS:
-                node = self._deepen(heap, Cell.CLOSED_FORMS)
-                if node is not None and tries < DIVE_TRIES:
-                    tries += 1
-                    successes += self._try_cell(self._cell(node))
+            tried: set[tuple[Shape, tuple[int, ...]]] = set()
+            successes = 0
+            for node in ready:
+                kind = node.box.shape, node.box.dp
+                if kind in tried or node.bound_us >= self._beyond_us or successes == DIVE_PLANS:
+                    continue
+                tried.add(kind)
+                successes += self._try_cell(self._cell(node))
 
     def _dive_splits(self) -> None:
         """Better plans: in the cells with the least bounds, splits that fit and have short paths.
@@ -492,29 +640,61 @@ class Search:
         ]
         heapq.heapify(heap)
         estimates: list[tuple[float, int, CaseBounds, Pair]] = []
+        ways: set[tuple[Box, ScheduleChoice, str]] = set()
         cells = 0
         while heap and heap[0].bound_us < self._beyond_us and cells < SPLIT_CELLS:
             node = self._deepen(heap, Cell.CLOSED_FORMS)
             if node is None or node.box.pp[0] == 1:
                 continue
-            cells += 1
+            known_before = len(estimates)
             pairs = (
                 (b, case.bounds, pair)
                 for case in self._cell(node).cases
                 for pair, b in case.values.items()
             )
             for bound, case, pair in sorted(pairs, key=lambda item: item[0])[:SPLIT_PAIRS]:
-                if bound.value_us < self._beyond_us and _num_ops(case.choices) <= DIVE_OPS:
+                way = node.box, pair[0], pair[1].recompute
+                if way in ways or bound.value_us >= self._beyond_us:
+                    continue
+                if _num_ops(case.choices) <= DIVE_OPS:
                     estimate = case.even_split(*pair)
                     if estimate is not None:
+                        ways.add(way)
                         estimates.append((estimate, len(estimates), case, pair))
-        for _, _, case, pair in sorted(estimates, key=lambda item: item[:2])[:SPLIT_SEARCHES]:
-            self._check_time()
-            self._report("searching")
-            split = case.search_split(*pair, SPLITS_PRICED, self._beyond_us)
-            if split is not None:
-                known = OpenCase(case, {pair: case.choice(*pair)})
-                self._try_heuristics(known, splits=[split])
+            cells += len(estimates) > known_before
+        self._search_cell_splits()
+        found = 0
+        for _, _, case, pair in sorted(estimates, key=lambda item: item[:2])[:SPLIT_TRIES]:
+            found += self._search_split(case, pair)
+            if found == SPLIT_PLANS:
+                break
+        if found:
+            self._search_cell_splits()
+
+    def _search_cell_splits(self) -> None:
+        """Better splits in the cell of the incumbent."""
+        if self.incumbent is None:
+            return
+        best = self.incumbent.layout.degrees
+        shape = Shape(best.tp, best.cp, best.ep, best.etp, best.micro_batch_size)
+        cell = self.cells.get(Box(shape, (best.pp,), (best.virtual_stages,), (best.dp,)))
+        if cell is None or best.pp == 1:
+            return
+        pairs = [(b, case.bounds, pair) for case in cell.cases for pair, b in case.values.items()]
+        for bound, case, pair in sorted(pairs, key=lambda item: item[0])[:SPLIT_TRIES]:
+            if bound.value_us < self._beyond_us and _num_ops(case.choices) <= DIVE_OPS:
+                self._search_split(case, pair)
+
+    def _search_split(self, case: CaseBounds, pair: Pair) -> bool:
+        """Try the best split found for a pair; whether it gives a better plan."""
+        self._check_time()
+        self._report("searching")
+        before = self.incumbent
+        split = case.search_split(*pair, SPLITS_PRICED, self._beyond_us)
+        if split is not None:
+            known = OpenCase(case, {pair: case.choice(*pair)})
+            self._try_heuristics(known, splits=[split])
+        return self.incumbent is not before
 
     def _deepen(self, heap: list[_Node], step: int) -> _Node | None:
         """Take the best node of a heap one step further; return it when it has come so far."""
@@ -549,15 +729,15 @@ class Search:
         cell.tried = True
         for case in sorted(cell.cases, key=lambda case: case.least)[:DIVE_CASES]:
             if _num_ops(case.bounds.choices) <= DIVE_OPS:
-                self._try_heuristics(case, DIVE_PAIRS)
+                self._try_heuristics(case, DIVE_PAIRS, max_priced=DIVE_PRICED)
         return self.incumbent is not before
 
     def _solve_case(self, node: _Node, case: OpenCase) -> None:
         """Solve a case as a model by the prover, up to the incumbent's Z."""
-        choices, values, bound = case.bounds.choices, case.values, node.bound_us
-        best = self.incumbent
-        cutoff = longest_us(choices) if best is None else best.time_us
-        kept = [pair for pair, value in values.items() if value.value_us <= cutoff]
+        choices, bound, derived = case.bounds.choices, node.bound_us, node.without
+        best, cutoff = self.incumbent, self._cutoff(case)
+        open_pairs = [pair for pair, value in case.values.items() if value.value_us <= cutoff]
+        kept = [pair for pair in open_pairs if case.standing(pair).value_us <= cutoff]
         start = best.layout if best and best.layout.degrees == node.box.case else None
         outcome = self.prover.solve(
             choices.only(kept),
@@ -565,29 +745,41 @@ class Search:
             floor_us=bound,
             deadline=self.deadline,
             start=start,
+            known_us=self.testimony.known_us(node.box.case, kept),
             on_plan=self._offer,
         )
         self._record(node.box.case, outcome, cutoff)
-        if outcome.status is EngineStatus.ERROR or outcome.limit is Limit.MEMORY:
+        engines: tuple[str, ...] = (outcome.engine,)
+        if bound > derived.value_us or len(kept) < len(open_pairs):
+            engines += (whole_layers_engine(),)
+        if outcome.contradicted:
+            self._caught(engines, outcome.message)
+        elif outcome.status is EngineStatus.ERROR or outcome.limit is Limit.MEMORY:
             self.errors.append(outcome.message)
-        proven = outcome.bound_us > cutoff or outcome.status is EngineStatus.OPTIMAL
-        if proven:
-            entry = self._close(
-                node.box,
+        believed = (
+            outcome.status is not EngineStatus.ERROR
+            and outcome.trusted
+            and self.testimony.distrusted.isdisjoint(engines)
+        )
+        if believed and (outcome.bound_us > cutoff or outcome.status is EngineStatus.OPTIMAL):
+            bound_us = min(outcome.bound_us, outcome.time_us or outcome.bound_us)
+            self._close_by_word(
+                node,
+                case,
+                engines,
                 "solved",
                 "model",
+                bound_us,
                 value_us=outcome.time_us,
-                bound_us=min(outcome.bound_us, outcome.time_us or outcome.bound_us),
-                engine=outcome.engine,
                 trusted=outcome.trusted,
                 rounds=outcome.rounds,
             )
-            self.solved.append((entry, case, cutoff))
-            return
-        self.floor_us = min(self.floor_us, max(bound, outcome.bound_us))
-        self._close(
-            node.box, "open", "model", bound_us=max(bound, outcome.bound_us), engine=outcome.engine
-        )
+        elif believed and outcome.bound_us > derived.value_us:
+            self.floor_us = min(self.floor_us, outcome.bound_us)
+            self._close_by_word(node, case, engines, "open", "model", outcome.bound_us)
+        else:
+            self.floor_us = min(self.floor_us, derived.value_us)
+            self._close(node.box, "open", derived.rule, bound_us=derived.value_us)
 
     def _record(
         self, case: Degrees, outcome: CaseOutcome, cutoff: int, *, winner: bool = False
@@ -613,39 +805,47 @@ class Search:
 
         Whole layers are HiGHS's word; there the prover solves the model of the case.
         """
-        for entry, case, cutoff in self.solved:
+        for word in list(self.testimony.words):
             if self.deadline is not None and time.monotonic() > self.deadline:
                 break
             self._report("asking a second engine")
-            layers = entry["rule"] == "layers"
-            kept = [
-                pair
-                for pair, value in case.values.items()
-                if (value.rule == "layers" if layers else value.value_us <= cutoff)
-            ]
-            solver = self._solver(engines.engine(PROVER if layers else SECOND_ENGINE))
-            outcome = solver.solve(
-                case.bounds.choices.only(kept), cutoff, deadline=self._winner_deadline()
+            said_us, degrees = word.entry["bound_us"], word.case.bounds.co.degrees
+            backend = PROVER if word.entry["rule"] == "layers" else SECOND_ENGINE
+            outcome = self._solver(engines.engine(backend)).solve(
+                word.case.bounds.choices.only(word.pairs),
+                word.cutoff_us,
+                deadline=self._winner_deadline(),
+                known_us=self.testimony.known_us(degrees, word.pairs),
+                on_plan=self._offer,
             )
-            self._record(case.bounds.co.degrees, outcome, cutoff)
-            entry["second"] = {
-                "engine": outcome.engine,
-                "status": outcome.status.name,
-                "agrees": outcome.bound_us >= min(entry["bound_us"], cutoff + 1),
-            }
-            if outcome.time_us is not None and outcome.time_us < entry["bound_us"]:
-                self.errors.append(
-                    f"{outcome.engine} found Z = {outcome.time_us} µs in a case that was closed "
-                    f"at {entry['bound_us']} µs"
-                )
+            self._record(degrees, outcome, word.cutoff_us)
+            self._note_failure(outcome)
+            if any(standing is word for standing in self.testimony.words):
+                word.entry["second"] = {
+                    "engine": outcome.engine,
+                    "status": outcome.status.name,
+                    "agrees": outcome.status is not EngineStatus.ERROR
+                    and outcome.engine not in self.testimony.distrusted
+                    and outcome.bound_us >= min(said_us, word.cutoff_us + 1),
+                }
 
-    def _settle_winner(self, solver: CaseSolver) -> None:
+    def _note_failure(self, outcome: CaseOutcome) -> None:
+        """Note that an engine on which the proof does not rest failed; else believe it no more."""
+        if outcome.contradicted and self.testimony.rests_on(outcome.engine):
+            self._caught([outcome.engine], outcome.message)
+        elif outcome.status is EngineStatus.ERROR:
+            self.notes.append(f"{outcome.engine} failed in a second look: {outcome.message}")
+
+    def _settle_winner(self, engines: EnginePool) -> None:
         """Solve the winning case as a model by the chosen engine: Z, then the fewest crossings."""
         best = self.incumbent
         if best is None or self.lower_bound() < best.time_us:
             return
         case = best.layout.degrees
         choices = CaseChoices(self.problem, case_coefficients(self.problem, case))
+        if self._without_model(choices):
+            return
+        solver = self._solver(engines.engine(self.backend))
         bounds = CaseBounds(self.bounds, choices)
         kept = [p for p in choices.pairs if bounds.choice(*p).value_us <= best.time_us]
         self._report("solving the winning case")
@@ -655,14 +855,14 @@ class Search:
             best.time_us if exact else best.time_us + best.time_us // INEXACT_SLACK,
             deadline=self._winner_deadline(),
             start=best.layout,
+            known_us=best.time_us,
             on_plan=self._offer,
         )
         self._record(case, outcome, best.time_us, winner=True)
-        if outcome.time_us is not None and outcome.time_us < best.time_us:
-            self.errors.append(
-                f"the model found Z = {outcome.time_us} µs in a case that was closed at "
-                f"{best.time_us} µs"
-            )
+        if self._is_beaten(best):
+            return
+        if outcome.contradicted and self.testimony.rests_on(outcome.engine):
+            self._caught([outcome.engine], outcome.message)
         elif outcome.status is not EngineStatus.OPTIMAL:
             self.notes.append(
                 f"{outcome.engine} did not confirm the winning case: {outcome.status.name} "
@@ -673,9 +873,24 @@ class Search:
             choices.only(kept), best.time_us, deadline=self._winner_deadline()
         )
         if outcome.layout is not None and outcome.layout.crossings <= best.layout.crossings:
-            tied_plan = _Incumbent(best.time_us, self._plain_protocols(outcome.layout))
+            layout = self._plain_protocols(outcome.layout)
+            tied_plan = _Incumbent(time_of_layout(self.problem, choices.co, layout), layout)
+            if tied_plan.time_us < best.time_us:
+                self._offer(layout, tied_plan.time_us)
+                self._is_beaten(best)
+                return
             self._check(tied_plan)
             self.incumbent = tied_plan
+
+    def _is_beaten(self, best: _Incumbent) -> bool:
+        """Whether a plan that was taken for the optimum is not; that is an error."""
+        now = self.incumbent
+        if now is None or now.time_us >= best.time_us:
+            return False
+        self.errors.append(
+            f"the model found Z = {now.time_us} µs in a case that was closed at {best.time_us} µs"
+        )
+        return True
 
     def _plain_protocols(self, layout: Layout) -> Layout:
         """The same plan with the fastest protocol on every link, where Z stays as it is."""
@@ -723,7 +938,8 @@ def solve(
     formulation
         ``plain``.
     heuristic
-        Reserved; the search is the same with and without it.
+        Build no model: plans come from construction and a search around them, the proof from bounds
+        alone.  A case with more than :data:`MAX_MODEL_MOVES` is treated so anyway.
     certify
         Ask a second engine about every case that rests on one.
     schedule
@@ -767,6 +983,7 @@ def solve(
         progress=progress,
         start_plans=start_plans,
         certify=certify,
+        heuristic=heuristic,
     )
     limit: str | None = None
     try:
@@ -807,6 +1024,11 @@ def _with_synthesis(result: SolveResult, search: Search, time_limit_s: float) ->
 def _result(search: Search, limit: str | None) -> SolveResult:
     best = search.incumbent
     bound = min(search.floor_us, best.time_us if best else INFEASIBLE)
+    if search.left_open:
+        search.notes.append(
+            f"{search.left_open} cases were left to bounds: "
+            + ("--heuristic builds no model" if search.heuristic else "too large for a model")
+        )
     proof = certificate(
         search.closed,
         search.cases_total,
@@ -837,7 +1059,7 @@ def _result(search: Search, limit: str | None) -> SolveResult:
         [(c.layout, c.time_us) for c in search.incumbents],
     )
     search.notes += notes
-    proven = bound == best.time_us and not search.errors
+    proven = bound == best.time_us and not search.errors and proof["grade"] != "open"
     if limit == "interrupt":
         status, reason = SolveStatus.INTERRUPTED, "interrupted; the plan is checked"
     elif proven:
@@ -848,6 +1070,7 @@ def _result(search: Search, limit: str | None) -> SolveResult:
             "time": "time limit; the plan is checked, the bound is not met",
             None: _why_open(search),
         }[limit]
+    reason = "; ".join(filter(None, (reason, search.testimony.summary())))
     return SolveResult(
         instance=search.instance,
         status=status,
@@ -876,6 +1099,7 @@ def _without_plan(
     elif not open_cases and not search.errors:
         status = SolveStatus.INFEASIBLE
         reason, evidence = explain_infeasibility(search.problem, search.tree, search.bounds)
+        reason = "; ".join(filter(None, (reason, search.testimony.summary())))
         provenance["infeasibility"] = evidence
         if evidence.get("rule") == "none":
             search.errors.append(reason)

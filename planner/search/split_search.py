@@ -29,15 +29,20 @@ HEAVIER, LIGHTER = 1.5, 0.8
 """What happens to the weight of missing memory after a split that does not fit, or fits."""
 PATIENCE = 3
 """Descents per longest path that may be looked for."""
-DULL = 4
+DULL = 6
 """Descents in a row that end above the limit, after which the search stops."""
 
 
 class FoundSplit(NamedTuple):
-    """Layers per chunk that fit the memory, and the longest path with least times, µs."""
+    """A split that fits the memory.
+
+    ``length_us`` is its longest path with least times; ``units`` are its layers of each kind, shape
+    (chunks, kinds).
+    """
 
     length_us: float
     layers: tuple[int, ...]
+    units: FloatArray
 
 
 class SplitSearch:
@@ -102,7 +107,7 @@ class SplitSearch:
             seen.add(layers.tobytes())
             length = self.priced.lengthen(self._units(layers))
             if fits and (best is None or length < best.length_us):
-                best = FoundSplit(length, tuple(int(n) for n in layers))
+                best = FoundSplit(length, tuple(int(n) for n in layers), self._units(layers))
             if len(seen) >= evaluations:
                 break
         return best

@@ -25,6 +25,7 @@ from planner.pipeline.event_graph import Duration, event_graph
 from planner.pipeline.memory import live_counts
 from planner.pipeline.ops import OpKind
 from planner.pipeline.schedules import Template, chunk_devices, device_orders
+from planner.search.quiet import stdout_to_stderr
 from planner.search.split_search import FoundSplit, SplitSearch
 
 MAX_OPS = 60_000
@@ -43,9 +44,19 @@ SPLITS = 48
 MAX_WITNESSES = 24
 """Multipliers kept per template."""
 
+INTEGRALITY = 1e-4
+"""A point with whole layers may be off by so much; the solver's own tolerance is 1e-6."""
+
+ROUNDING = 1e-6
+"""A bound may be above the length of a split by so much, relatively, and 1 µs."""
+
 FloatArray = npt.NDArray[np.float64]
 Times = tuple[float, ...]
 """One number per unit."""
+
+
+class WholeLayersError(Exception):
+    """What the engine behind whole layers said cannot be true.  Remedy: believe none of it."""
 
 
 class StageSync(NamedTuple):
@@ -575,6 +586,12 @@ class TemplateBound:
         tuple
             The bound in µs, above ``beyond_us`` where no split is as good; and the best split found
             (None where there is none).
+
+        Raises
+        ------
+        WholeLayersError
+            If the engine contradicts itself: its point is not whole or breaks a row, its bound is
+            above the length of its own point, or it finds no point although one is known.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -596,35 +613,67 @@ class TemplateBound:
         paths = np.zeros((0, size))
         limits = np.zeros(0)
         best, split = 0.0, None
+        fitting: FloatArray | None = None
         known = self.search_splits(costs, SPLITS, beyond_us)
-        if known is not None:
-            split = known.layers
-            upper[-1] = min(upper[-1], known.length_us)
+        if known is not None and known.length_us <= beyond_us:
+            split, fitting = known.layers, known.units.reshape(-1)
+            upper[-1] = min(upper[-1], known.length_us * (1 + ROUNDING) + 1)
         for _ in range(MAX_ROUNDS):
             paths, limits = self._path_rows(c, paths, limits)
+            shortest = _longest_known(fitting, paths, limits)
             left = time_limit_s - (time.monotonic() - began)
             if left <= 0:
                 break
-            found = milp(
-                objective,
-                integrality=integral,
-                bounds=Bounds(np.zeros(size), upper),
-                constraints=[LinearConstraint(paths, -np.inf, limits), *fixed],
-                options={"time_limit": left, "mip_rel_gap": 1e-6},
-            )
+            try:
+                with stdout_to_stderr():
+                    found = milp(
+                        objective,
+                        integrality=integral,
+                        bounds=Bounds(np.zeros(size), upper),
+                        constraints=[LinearConstraint(paths, -np.inf, limits), *fixed],
+                        options={"time_limit": left, "mip_rel_gap": 1e-6},
+                    )
+            except (ValueError, ArithmeticError, RuntimeError) as error:
+                raise WholeLayersError(f"failed: {error}") from error
             if found.status == 2:
-                return int(upper[-1] * (1 - SAFETY)) if upper[
-                    -1
-                ] <= beyond_us else beyond_us + 1, split
-            if found.mip_dual_bound is not None:
+                if shortest <= beyond_us:
+                    raise WholeLayersError(
+                        f"says that no split has paths up to {beyond_us} µs; one has "
+                        f"{shortest:.0f} µs"
+                    )
+                return beyond_us + 1, split
+            if found.mip_dual_bound is not None and np.isfinite(found.mip_dual_bound):
                 best = max(best, float(found.mip_dual_bound) * (1 - SAFETY) - 1e-6)
-            if found.x is None:
+            layers = None if found.x is None else self._whole(found.x)
+            if layers is not None and (memory[:, :-1] @ layers <= room).all():
+                fitting = layers
+                shortest = min(shortest, _longest_known(fitting, paths, limits))
+            if best > shortest * (1 + ROUNDING) + 1:
+                raise WholeLayersError(
+                    f"says that no split has paths below {best:.0f} µs; one has {shortest:.0f} µs"
+                )
+            best = min(best, shortest)
+            if layers is None:
                 break
-            layers = np.rint(found.x[:-1])
             split = tuple(int(n) for n in layers.reshape(self.chunks, self.width).sum(axis=1))
             if self.any_warmup or best > beyond_us or not self._lengthen(layers, c, best):
                 break
         return int(best), split
+
+    def _whole(self, point: FloatArray) -> FloatArray:
+        """Layers of each kind per chunk as the engine gives them, whole."""
+        if np.shape(point) != (self.chunks * self.width + 1,):
+            raise WholeLayersError("gives no split")
+        layers = np.rint(point[:-1])
+        counts = layers.reshape(self.chunks, self.width)
+        if not (
+            np.abs(point[:-1] - layers).max() <= INTEGRALITY
+            and (counts >= 0).all()
+            and (counts.sum(axis=1) >= 1).all()
+            and (counts.sum(axis=0) == self.layers).all()
+        ):
+            raise WholeLayersError("gives a split that is not whole, or not of all layers")
+        return layers
 
     def _path_rows(
         self, c: _Costs, paths: FloatArray, limits: FloatArray
@@ -754,6 +803,13 @@ class PricedRows:
 def whole_layers_engine() -> str:
     """Engine and version behind :meth:`TemplateBound.whole_layers`."""
     return f"highs (scipy {metadata.version('scipy')})"
+
+
+def _longest_known(layers: FloatArray | None, paths: FloatArray, limits: FloatArray) -> float:
+    """Longest of the paths for a split, in µs; infinite without a split."""
+    if layers is None:
+        return float("inf")
+    return float((paths[:, :-1] @ layers - limits).max(initial=0.0))
 
 
 def _least_ends(c: _Costs, units: FloatArray, first: bool) -> tuple[list[float], list[float]]:

@@ -144,6 +144,7 @@ class Derivation:
                     for pair in case.choices.pairs
                     if case.work(*pair).value_us < target_us
                     and case.ramp(*pair).value_us < target_us
+                    and not _stages_exceed(case, pair, target_us, synchronised=False)
                 }
         return not ways or all(
             self._pair(case, pair, target_us)
@@ -167,6 +168,8 @@ class Derivation:
         degrees = case.co.degrees
         if degrees.pp == 1:
             return False
+        if _stages_exceed(case, pair, target_us, synchronised=True):
+            return True
         proof = self._proof(case, choice)
         if proof is None:
             return False
@@ -230,6 +233,15 @@ def _representatives(cases: Sequence[CaseBounds]) -> Iterator[CaseBounds]:
     for place, case in enumerate(cases):
         if place == 0 or case.co.degrees.dp_shard == 1:
             yield case
+
+
+def _stages_exceed(
+    case: CaseBounds, pair: tuple[ScheduleChoice, Option], target_us: int, *, synchronised: bool
+) -> bool:
+    """Whether no stages of whole layers are faster than ``target_us``."""
+    if case.co.degrees.pp == 1 or target_us >= INFEASIBLE:
+        return False
+    return case.stages_exceed(*pair, target_us - 1, synchronised=synchronised)
 
 
 def _way(choice: ScheduleChoice, option: Option) -> tuple[object, ...]:
