@@ -74,7 +74,7 @@ class SiteRef(NamedTuple):
 
 
 def measured_curves(site: Site) -> Curves:
-    """The curves that were measured in a site."""
+    """The curves that were measured in a site, and what its collectives can do."""
     measured = {
         (curve.tier, str(curve.collective)): Curve(
             curve.launch_s,
@@ -84,7 +84,8 @@ def measured_curves(site: Site) -> Curves:
         )
         for curve in site.measured
     }
-    return Curves(measured, site.nic_gbps * 1.25e8) if measured else ASSUMED
+    rate = site.nic_gbps * 1.25e8 if measured else ASSUMED.nic_bytes_per_s
+    return Curves(measured, rate, frozenset(site.in_network_reduction), site.collective_chunks)
 
 
 @dataclass(frozen=True, eq=False)

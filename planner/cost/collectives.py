@@ -8,11 +8,12 @@ folding, reference cost model 4.2).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, comb, log2
 from typing import Literal
 
-from planner.cost.curves import ASSUMED, Curve, Curves, Piece
+from planner.cost.curves import ASSUMED, Curve, Curves, Piece, Tier
 from planner.cost.types import Degrees, Gpu, LayerKind, ModelShape, Stack, Training
 
 Collective = Literal[
@@ -113,11 +114,40 @@ def load(op: Collective, ranks: int, size_bytes: float) -> tuple[int, float]:
     raise ValueError(f"unknown collective {op!r}")
 
 
-def curve_time(curve: Curve, op: Collective, ranks: int, size_bytes: float) -> float:
-    """Seconds of a collective on one tier by its curve, without its launch time."""
-    if op == "tree_all_reduce" and curve.any_algorithm:
+def tier_load(
+    op: Collective, ranks: int, size_bytes: float, tier: Tier, curves: Curves
+) -> tuple[int, float]:
+    """Steps and wire bytes of a collective on a tier.
+
+    Where its switches reduce, every rank sends an all-reduce's vector up once and gets the sum down
+    once: two steps and ``S`` bytes.  A measured curve already contains that.
+
+    Source: NVLS and SHARP; reference cost model 4.1.
+    """
+    reduces = op in ("all_reduce", "tree_all_reduce") and tier in curves.reducing
+    measured = curves.find(tier, op)
+    if ranks > 1 and reduces and measured is None:
+        return 2, size_bytes
+    if op == "tree_all_reduce" and measured is not None and measured.any_algorithm:
         op = "all_reduce"
-    return curve.seconds(*load(op, ranks, size_bytes))
+    return load(op, ranks, size_bytes)
+
+
+def pipelined_time(
+    inside: Callable[[int], float], outside: Callable[[int], float], chunks: int
+) -> float:
+    """Seconds of two levels, each given by the seconds of one of ``c`` equal chunks.
+
+    With ``c`` chunks a level pays its latency ``c`` times, and all but one chunk of the faster
+    level hide behind the slower one: ``max + min/c``, for the best ``c`` up to ``chunks``.
+
+    Source: reference cost model 4.2.
+    """
+    best = inside(1) + outside(1)
+    for c in range(2, chunks + 1):
+        one = inside(c), outside(c)
+        best = min(best, c * max(one) + min(one))
+    return best
 
 
 def domain_curve(gpu: Gpu, op: Collective, curves: Curves) -> Curve:
@@ -179,21 +209,24 @@ def group_time(
     domains = ceil(ranks / near)
     fast, slow = domain_curve(gpu, op, curves), network_curve(nic_bytes_per_s, op, curves)
     if domains == 1:
-        return fast.launch_s + curve_time(fast, op, ranks, size_bytes)
+        return fast.launch_s + fast.seconds(*tier_load(op, ranks, size_bytes, "scale_up", curves))
     if op == "p2p":
-        return slow.launch_s + curve_time(slow, op, 2, size_bytes)
+        return slow.launch_s + slow.seconds(*load(op, 2, size_bytes))
     launch = max(fast.launch_s, slow.launch_s)
     if op == "all_to_all":
         inside = fast.seconds(near - 1, (near - 1) / ranks * size_bytes)
         outside = slow.seconds(ranks - near, (ranks - near) / ranks * size_bytes)
         return launch + max(inside, outside)
-    outside = curve_time(slow, op, domains, size_bytes / near)
-    if op in ("reduce_scatter", "all_gather"):
-        inside = curve_time(fast, op, near, size_bytes)
-    else:
-        half = domain_curve(gpu, "all_gather", curves)
-        inside = 2 * curve_time(half, "all_gather", near, size_bytes)
-    return launch + inside + outside
+    far_steps, far_wire = tier_load(op, domains, size_bytes / near, "network", curves)
+    one_way = op in ("reduce_scatter", "all_gather")
+    half = fast if one_way else domain_curve(gpu, "all_gather", curves)
+    passes = 1 if one_way else 2
+    steps, wire = load(op if one_way else "all_gather", near, size_bytes)
+    return launch + pipelined_time(
+        lambda c: passes * half.seconds(steps, wire / c),
+        lambda c: slow.seconds(far_steps, far_wire / c),
+        curves.chunks,
+    )
 
 
 def tensor_parallel_bytes(

@@ -58,11 +58,14 @@ class Curve(NamedTuple):
 class Curves:
     """Measured curves of a site by tier and collective.
 
-    ``nic_bytes_per_s`` is the NIC rate that the network curves belong to.
+    ``nic_bytes_per_s`` is the NIC rate that the network curves belong to, ``reducing`` names the
+    tiers that reduce in their switches, ``chunks`` is the most chunks of a collective of levels.
     """
 
     measured: Mapping[tuple[Tier, str], Curve] = field(default_factory=dict)
     nic_bytes_per_s: float = 1.0
+    reducing: frozenset[Tier] = frozenset()
+    chunks: int = 1
 
     def find(self, tier: Tier, op: str) -> Curve | None:
         """The curve of a collective on a tier, or None where nothing was measured."""

@@ -21,7 +21,7 @@ from planner.instance._base import (
 )
 from planner.instance._preset import Preset, expand
 from planner.instance.errors import describe, nearest
-from planner.instance.measured import MeasuredCurve, MeasuredRate
+from planner.instance.measured import MeasuredCurve, MeasuredRate, Tier
 from planner.instance.profile import PEAK_OF, GpuProfile, Precision
 from planner.instance.route import Route, RouteError, route_links
 from planner.instance.units import (
@@ -124,6 +124,10 @@ class Site(Frozen):
     zone_gpus: GpuCount | None = None
     """GPUs of one rail, pod or zone, inside which every NIC has its full rate; null = the fabric
     is oversubscribed right above the scale-up domain."""
+    in_network_reduction: Annotated[tuple[Tier, ...], Field(max_length=2)] = ()
+    """Tiers whose switches add up all-reduces (NVLS, SHARP)."""
+    collective_chunks: Annotated[Count, Field(le=64)] = 1
+    """Most chunks in which a collective passes its levels; 1 = one level after the other."""
     measured: Annotated[tuple[MeasuredCurve, ...], Field(max_length=20)] = ()
     """Measured times of collectives, in place of the data sheet and the assumed latencies."""
     provenance: str = ""
