@@ -26,8 +26,9 @@ from planner.backends.result import Claim, Limit, ParameterValue, safe_ceil
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-CONFIRMATION_FLOOR_S = 1.0
-"""Least time for the run that confirms an infeasibility (twice the first run if longer)."""
+CONFIRMATION_FLOOR_S = 10.0
+CONFIRMATION_FACTOR = 10
+"""Time for the run that confirms an infeasibility: so many times the first, at least the floor."""
 
 
 class CpSatBackend:
@@ -84,7 +85,7 @@ class CpSatBackend:
         if not claim.infeasible:
             return claim
         elapsed = time.perf_counter() - start
-        allowed = max(CONFIRMATION_FLOOR_S, 2 * elapsed)
+        allowed = max(CONFIRMATION_FLOOR_S, CONFIRMATION_FACTOR * elapsed)
         if options.time_limit_s is not None:
             allowed = min(allowed, options.time_limit_s - elapsed)
         return _confirmed(claim, lowered, model, options, allowed)

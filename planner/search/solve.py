@@ -745,6 +745,9 @@ class Search:
         best, cutoff = self.incumbent, self._cutoff(case)
         open_pairs = [pair for pair, value in case.values.items() if value.value_us <= cutoff]
         kept = [pair for pair in open_pairs if case.standing(pair).value_us <= cutoff]
+        if not kept:
+            self._close_bounded(node, "bounded")
+            return
         start = best.layout if best and best.layout.degrees == node.box.case else None
         outcome = self.prover.solve(
             choices.only(kept),
