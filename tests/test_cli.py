@@ -516,7 +516,7 @@ def test_an_interrupted_search_leaves_nothing_behind(tmp_path: Path) -> None:
         env={**ENVIRONMENT, "TMPDIR": str(scratch)},
         start_new_session=True,
     )
-    time.sleep(4.0)
+    time.sleep(12.0)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert "Traceback" not in err
