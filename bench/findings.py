@@ -8,10 +8,8 @@ interrupted run goes on.
 
 from __future__ import annotations
 
-import argparse
 import platform
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -20,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.sweep_tables import ROOT, Times, crossing, markdown, picture, run
+from bench.sweep_tables import ROOT, Times, crossing, in_folder, markdown, picture, run
 from planner.cost.collectives import group_time
 from planner.instance.load import load_instance
 from planner.instance.schema import Instance
@@ -41,6 +39,11 @@ STOCK = {"cp": 1, "micro_batch_size": 1, "extra_warmup": 0, "recompute": "none"}
 FOUR = {"tp": 2, "pp": 4, "layers_per_stage": [13, 13, 13, 9]}
 """Stages of equal work: the head weighs as much as four layers."""
 THIN = {"name": "oversubscription", "set": "cluster.links[*].oversubscription"}
+THINNER = THIN | {
+    "label": "oversubscription between buildings",
+    "unit": ":1",
+    "log": {"start": 1, "stop": 256, "num": 17},
+}
 LOOP, VEE = [7, 7, 7, 6, 6, 6, 6, 3], [6, 7, 7, 7, 6, 6, 6, 3]
 
 NICS: dict[str, Any] = {
@@ -58,12 +61,7 @@ NICS: dict[str, Any] = {
             "set": "cluster.sites[*].nic_gbps",
             "values": [25, 100, 400],
         },
-        THIN
-        | {
-            "label": "oversubscription between buildings",
-            "unit": ":1",
-            "log": {"start": 1, "stop": 256, "num": 17},
-        },
+        THINNER,
     ],
     "variants": {
         "dp-out": {"fix": {"placement_kind": "dp-out"}},
@@ -129,14 +127,7 @@ STATE: dict[str, Any] = {
         **{"tp": 4, "cp": 1, "pp": 1, "dp": 512, "micro_batch_size": 1, "schedule": "1f1b"},
         **{"recompute": "none", "placement_kind": "dp-out"},
     },
-    "axes": [
-        THIN
-        | {
-            "label": "oversubscription between buildings",
-            "unit": ":1",
-            "log": {"start": 1, "stop": 256, "num": 17},
-        }
-    ],
+    "axes": [THINNER],
     "variants": {
         "zero3-inside": {"fix": {"dp_shard": 256, "sharding": "zero3"}},
         "zero3-over-both": {
@@ -484,14 +475,6 @@ def byte_arithmetic() -> Iterator[str]:
     )
 
 
-def main() -> None:
-    """Run the sweeps, draw the pictures and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-o", "--output", type=Path, help="folder of the sweeps, kept")
-    with tempfile.TemporaryDirectory() as temporary:
-        write(parser.parse_args().output or Path(temporary))
-
-
 def write(folder: Path) -> None:
     """The page of all findings."""
     dense = run("dense-17b-oversubscription", folder)
@@ -533,4 +516,4 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_folder(__doc__, write)

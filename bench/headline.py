@@ -9,10 +9,8 @@ goes on.
 
 from __future__ import annotations
 
-import argparse
 import platform
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -23,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.findings import JOB, LOOP, VEE
-from bench.sweep_tables import ROOT, Times, markdown, run
+from bench.sweep_tables import ROOT, Times, in_folder, markdown, run
 from planner.report.sweeps.table import SweepRow
 from planner.sweeps.load import load_sweep
 from planner.versions import versions
@@ -272,14 +270,6 @@ def chosen(times: Times) -> list[str]:
     return markdown([*head, *BASELINES], rows)
 
 
-def main() -> None:
-    """Run all design points and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-o", "--output", type=Path, help="folder of the sweeps, kept")
-    with tempfile.TemporaryDirectory() as temporary:
-        write(parser.parse_args().output or Path(temporary))
-
-
 def write(folder: Path) -> None:
     """The page of all comparisons."""
     whole = run(WHOLE, folder)
@@ -317,4 +307,4 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_folder(__doc__, write)

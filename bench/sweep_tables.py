@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import math
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,3 +118,11 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A table in Markdown."""
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def in_folder(description: str, write: Callable[[Path], None]) -> None:
+    """Write a page from the command line, its sweeps in the folder that ``-o`` keeps."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("-o", "--output", type=Path, help="folder of the sweeps, kept")
+    with tempfile.TemporaryDirectory() as temporary:
+        write(parser.parse_args().output or Path(temporary))

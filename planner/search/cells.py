@@ -128,7 +128,7 @@ class Cell:
 
     def _ramp(self, beyond_us: int) -> Iterator[OpenCase]:
         """The pipeline of the same cases, without synchronisation."""
-        for case, values, *_ in self.cases:
+        for case, values, _ in self.cases:
             ramps = {
                 pair: case.stages(*pair, case.ramp(*pair), beyond_us, synchronised=False)
                 for pair in values

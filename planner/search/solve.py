@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -607,10 +607,8 @@ class Search:
         """A first incumbent: for each pipeline degree plans of the cells that look best."""
         heaps: dict[int, list[_Node]] = {}
         for shape in self.heap:
-            for box, bound in self.tree.children(shape.box):
-                if not isinstance(bound, Closed):
-                    heap = heaps.setdefault(box.pp[0], [])
-                    heapq.heappush(heap, _Node(bound, next(self.serial), box))
+            for child in self._children(shape.box):
+                heapq.heappush(heaps.setdefault(child.box.pp[0], []), child)
         many = len(self.problem.sites) > DIVE_SITES
         step = Cell.RAMP if many else Cell.CLOSED_FORMS
         for _, heap in sorted(heaps.items()):
@@ -639,12 +637,7 @@ class Search:
         """
         if len(self.problem.sites) > DIVE_SITES:
             return
-        heap = [
-            _Node(bound, next(self.serial), box)
-            for shape in self.heap
-            for box, bound in self.tree.children(shape.box)
-            if not isinstance(bound, Closed)
-        ]
+        heap = [node for shape in self.heap for node in self._children(shape.box)]
         heapq.heapify(heap)
         estimates: list[tuple[float, int, CaseBounds, Pair]] = []
         ways: set[tuple[Box, ScheduleChoice, str]] = set()
@@ -654,12 +647,7 @@ class Search:
             if node is None or node.box.pp[0] == 1:
                 continue
             known_before = len(estimates)
-            pairs = (
-                (b, case.bounds, pair)
-                for case in self._cell(node).cases
-                for pair, b in case.values.items()
-            )
-            for bound, case, pair in sorted(pairs, key=lambda item: item[0])[:SPLIT_PAIRS]:
+            for bound, case, pair in self._pairs(self._cell(node))[:SPLIT_PAIRS]:
                 way = node.box, pair[0], pair[1].recompute
                 if way in ways or bound.value_us >= self._beyond_us:
                     continue
@@ -687,8 +675,7 @@ class Search:
         cell = self.cells.get(Box(shape, (best.pp,), (best.virtual_stages,), (best.dp,)))
         if cell is None or best.pp == 1:
             return
-        pairs = [(b, case.bounds, pair) for case in cell.cases for pair, b in case.values.items()]
-        for bound, case, pair in sorted(pairs, key=lambda item: item[0])[:SPLIT_TRIES]:
+        for bound, case, pair in self._pairs(cell)[:SPLIT_TRIES]:
             if bound.value_us < self._beyond_us and _num_ops(case.choices) <= DIVE_OPS:
                 self._search_split(case, pair)
 
@@ -703,15 +690,26 @@ class Search:
             self._try_heuristics(known, splits=[split])
         return self.incumbent is not before
 
+    @staticmethod
+    def _pairs(cell: Cell) -> list[tuple[ChoiceBound, CaseBounds, Pair]]:
+        """The pairs of all cases of a cell, the smallest bound first."""
+        pairs = [(b, case.bounds, pair) for case in cell.cases for pair, b in case.values.items()]
+        return sorted(pairs, key=lambda item: item[0])
+
+    def _children(self, box: Box) -> Iterator[_Node]:
+        """The next finer boxes that no rule closes."""
+        for child, bound in self.tree.children(box):
+            if not isinstance(bound, Closed):
+                yield _Node(bound, next(self.serial), child)
+
     def _deepen(self, heap: list[_Node], step: int) -> _Node | None:
         """Take the best node of a heap one step further; return it when it has come so far."""
         self._check_time()
         self._report("searching")
         node = heapq.heappop(heap)
         if not node.box.cell:
-            for box, bound in self.tree.children(node.box):
-                if not isinstance(bound, Closed):
-                    heapq.heappush(heap, _Node(bound, next(self.serial), box))
+            for child in self._children(node.box):
+                heapq.heappush(heap, child)
             return None
         cell = self._cell(node)
         if cell.step < step and not cell.finished:
