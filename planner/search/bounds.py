@@ -111,6 +111,7 @@ class Bounds:
         self.unit_times: dict[tuple[object, ...], tuple[Units, Units, Units]] = {}
         self.link = lru_cache(None)(self._link)
         self.route_rate = lru_cache(None)(self._route_rate)
+        self.transfers: dict[tuple[Shape, tuple[int, ...]], tuple[int, int]] = {}
         self._templates: dict[Template, TemplateBound] = {}
 
     def _link(self, link: int) -> tuple[int, LinkTime]:
@@ -138,6 +139,20 @@ class Bounds:
             (sum(self.link(link)[0] for link in route) for route in self.problem.routes.values()),
             default=0,
         )
+
+    @cached_property
+    def class_routes(self) -> dict[tuple[int, int], tuple[int, int, int]]:
+        """By GPU classes of two sites the least latency of a route, µs, and such a pair of sites.
+
+        How long a cell's NICs need for a transfer depends on the classes alone.
+        """
+        sites = self.problem.sites
+        found: dict[tuple[int, int], tuple[int, int, int]] = {}
+        for (d, e), route in self.problem.routes.items():
+            latency = sum(self.link(link)[0] for link in route)
+            classes = sites[d].gpu_class, sites[e].gpu_class
+            found[classes] = min(found.get(classes, (latency, d, e)), (latency, d, e))
+        return found
 
     def _route_rate(self, partners: int) -> float:
         """Least µs of a route per MiB that a site sends each of so many others.
@@ -843,12 +858,18 @@ class CaseBounds:
     @cached_property
     def _least_transfer(self) -> tuple[int, int]:
         """Least delay and occupancy of a pipeline transfer, inside a site or between two."""
+        d = self.co.degrees
+        key = Shape(d.tp, d.cp, d.ep, d.etp, d.micro_batch_size), self.classes
+        if key not in self.bounds.transfers:
+            self.bounds.transfers[key] = self._find_least_transfer()
+        return self.bounds.transfers[key]
+
+    def _find_least_transfer(self) -> tuple[int, int]:
         inside = [self.co.inside(g) for g in self.classes]
         delay, occupancy = min(d for d, _ in inside), min(o for _, o in inside)
-        for (d, e), route in self.problem.routes.items():
-            if self.co.cells[d] and self.co.cells[e]:
+        for (g, h), (latency, d, e) in self.bounds.class_routes.items():
+            if g in self.classes and h in self.classes:
                 cell = self.co.cell(d, e)
-                latency = sum(self.bounds.link(link)[0] for link in route)
                 delay, occupancy = min(delay, cell + latency), min(occupancy, cell)
         return delay, occupancy
 

@@ -59,44 +59,58 @@ def within(pipeline: Pipeline, time_us: int) -> bool:
     """
     most = [0] + [-1] * pipeline.fast
     for s in range(len(pipeline.classes[0].most)):
-        found = [-1] * len(most)
-        for used, before in enumerate(most):
-            if before < 0:
-                continue
-            for slow, each in enumerate(pipeline.classes):
-                now = used + 1 - slow
-                if now < len(most):
-                    found[now] = max(found[now], _most(pipeline, each, s, before, time_us))
+        fast, slow = (_Stage(pipeline, each, s, time_us) for each in pipeline.classes)
+        found = [slow.most_after(before) for before in most]
+        for used, before in enumerate(most[:-1]):
+            found[used + 1] = max(found[used + 1], fast.most_after(before))
         most = found
     return max(most) >= pipeline.layers
 
 
-def _most(pipeline: Pipeline, each: StageClass, s: int, before: int, time_us: int) -> int:
-    """Most layers of a stage and those before it, where these are at most so many; -1 if none."""
-    if each.most[s] < pipeline.least:
-        return -1
-    for fewer in range(before, -1, -1):
-        room = _room(pipeline, each, s, fewer, time_us)
-        if room >= pipeline.least:
-            return fewer + room
-        if not pipeline.ordered:
-            break
-    return -1
+class _Stage:
+    """How many layers a stage takes in a time, after those before it."""
 
+    def __init__(self, pipeline: Pipeline, each: StageClass, s: int, time_us: int) -> None:
+        ends = each.first_us * (s == 0) + each.last_us * (s == pipeline.head)
+        self.least = pipeline.least
+        self.ordered = pipeline.ordered
+        self.memory = each.most[s]
+        self.rows = [
+            (
+                time_us - row.rest_us - row.repeats[s] * ends + SLACK,
+                row.wait_us,
+                row.repeats[s] * each.layer_us,
+            )
+            for row in pipeline.rows
+        ]
+        if not self.ordered:
+            self.rows = [(left - wait * s, 0, own) for left, wait, own in self.rows]
 
-def _room(pipeline: Pipeline, each: StageClass, s: int, before: int, time_us: int) -> int:
-    """Most layers of a stage after so many others; below 0 where it has no time for its ends."""
-    room = each.most[s]
-    ends = each.first_us * (s == 0) + each.last_us * (s == pipeline.head)
-    waits = before if pipeline.ordered else s
-    for row in pipeline.rows:
-        repeats = row.repeats[s]
-        left = time_us - row.rest_us - row.wait_us * waits - repeats * ends + SLACK
-        if left < 0:
+    def most_after(self, before: int) -> int:
+        """Most layers of the stage and those before it, where these are at most so many.
+
+        -1 if there is no way.
+        """
+        if before < 0 or self.memory < self.least:
             return -1
-        if repeats * each.layer_us > 0:
-            room = min(room, int(left / (repeats * each.layer_us) + SLACK))
-    return room
+        for fewer in range(before, -1, -1):
+            room = self._room(fewer)
+            if room >= self.least:
+                return fewer + room
+            if not self.ordered:
+                break
+        return -1
+
+    def _room(self, before: int) -> int:
+        """Most layers after so many others; below 0 where there is no time for the ends."""
+        room = self.memory
+        for time_us, wait, own in self.rows:
+            left = time_us - wait * before
+            if left < 0:
+                return -1
+            if own > 0:
+                room = min(room, int(left / own + SLACK))
+        return room
 
 
 def least_time(within_us: Callable[[int], bool], low: int, high: int) -> int:

@@ -54,15 +54,22 @@ def test_moves_are_priced_exactly(units: tuple[int, ...]) -> None:
     """Cumulative sums give what pricing every neighbour by itself gives."""
     search = SplitSearch(relaxation("interleaved", 2, 2, 4, units), costs(kinds=len(set(units))))
     layers = np.array([4, 1, 5, 3])
-    rows, _ = search.priced.paths()
-    found, here = search._after_moves(rows, layers)
-    assert here == pytest.approx(np.tensordot(rows, search._units(layers), 2))
-    for source in range(4):
-        for target in range(4):
-            if source != target and layers[source] > 1:
-                moved = search._moved(layers, source, target)
-                alone = np.tensordot(rows, search._units(moved), 2)
-                assert found[:, source, target] == pytest.approx(alone)
+    rows, limits = search.priced.paths()
+
+    def excess(split: np.ndarray) -> float:
+        return float((np.tensordot(rows, search._units(split), 2) - limits).max())
+
+    alone = {
+        (source, target): excess(search._moved(layers, source, target))
+        for source in range(4)
+        for target in range(4)
+        if source != target and layers[source] > 1
+    }
+    for floor in (-np.inf, sorted(alone.values())[len(alone) // 2]):
+        found, own = search._after_moves(rows, limits, layers, floor)
+        assert own == pytest.approx(excess(layers))
+        for move, value in alone.items():
+            assert found[move] == pytest.approx(max(value, floor))
 
 
 @pytest.mark.parametrize(
