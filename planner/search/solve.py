@@ -614,20 +614,24 @@ class Search:
         for _, heap in sorted(heaps.items()):
             ready: list[_Node] = []
             for _ in range(DIVE_STEPS):
-                if not heap or len(ready) == DIVE_CELLS or heap[0].bound_us >= self._beyond_us:
+                if not heap or heap[0].bound_us >= self._beyond_us:
                     break
                 node = self._deepen(heap, step)
                 if node is not None:
                     ready.append(node)
             tried: set[tuple[Shape, tuple[int, ...]]] = set()
             successes = 0
-            for node in ready:
+            for node in sorted(ready):
                 kind = node.box.shape, node.box.dp
-                if kind in tried or node.bound_us >= self._beyond_us or successes == DIVE_PLANS:
+                if node.bound_us >= self._beyond_us or len(tried) == DIVE_CELLS:
+                    break
+                if kind in tried:
                     continue
                 tried.add(kind)
                 successes += self._try_cell(self._cell(node))
                 self._cell(node).tried = not many
+                if successes == DIVE_PLANS:
+                    break
 
     def _dive_splits(self) -> None:
         """Better plans: in the cells with the least bounds, splits that fit and have short paths.
@@ -703,7 +707,7 @@ class Search:
                 yield _Node(bound, next(self.serial), child)
 
     def _deepen(self, heap: list[_Node], step: int) -> _Node | None:
-        """Take the best node of a heap one step further; return it when it has come so far."""
+        """Take the best node of a heap one step further; return it once it has come so far."""
         self._check_time()
         self._report("searching")
         node = heapq.heappop(heap)
@@ -714,11 +718,13 @@ class Search:
         cell = self._cell(node)
         if cell.step < step and not cell.finished:
             cell.refine(self._beyond_us)
-            if cell.cases:
-                bound_us = max(node.bound_us, cell.bound.value_us)
-                heapq.heappush(heap, replace(node, bound_us=bound_us))
+            node = replace(node, bound_us=max(node.bound_us, cell.bound.value_us))
+        if not cell.cases:
             return None
-        return node if cell.cases else None
+        if cell.step < step:
+            heapq.heappush(heap, node)
+            return None
+        return node
 
     def _cell(self, node: _Node) -> Cell:
         """What is known of the cell of a node."""
