@@ -36,10 +36,16 @@ class CaseChoices:
     co: CaseCoefficients
     kept: frozenset[tuple[ScheduleChoice, Option]] | None = None
     """Pairs of schedule and option that are still of interest; None = all."""
+    kinds: frozenset[PlacementKind] | None = None
+    """Kinds of placement that are still of interest; None = all."""
 
     def only(self, pairs: Iterable[tuple[ScheduleChoice, Option]]) -> CaseChoices:
         """The same case with these pairs of schedule and option alone."""
         return replace(self, kept=frozenset(pairs))
+
+    def placed(self, kinds: Iterable[PlacementKind]) -> CaseChoices:
+        """The same case with these kinds of placement alone."""
+        return replace(self, kinds=frozenset(kinds))
 
     @cached_property
     def pairs(self) -> tuple[tuple[ScheduleChoice, Option], ...]:
@@ -111,7 +117,11 @@ class CaseChoices:
     @cached_property
     def placement_kinds(self) -> tuple[PlacementKind, ...]:
         """Kinds of placement that are allowed."""
-        return tuple(kind for kind in PLACEMENT_KINDS if self._allowed("placement_kind", kind))
+        return tuple(
+            kind
+            for kind in PLACEMENT_KINDS
+            if self._allowed("placement_kind", kind) and (self.kinds is None or kind in self.kinds)
+        )
 
     @cached_property
     def possible_kinds(self) -> tuple[PlacementKind, ...]:

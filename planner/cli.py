@@ -105,7 +105,11 @@ def cli(ctx: click.Context) -> int:
     help="Solver of the models.",
 )
 @click.option(
-    "--formulation", default="plain", show_default=True, metavar="NAME", help="Model of a case."
+    "--formulation",
+    default="strong",
+    show_default=True,
+    metavar="NAME",
+    help="How a case becomes models: strong or plain.",
 )
 @click.option("--heuristic", is_flag=True, help="Look for a good plan; prove only a bound.")
 @click.option(
@@ -177,7 +181,7 @@ def solve(
     if output is not None and schedule_csv is not None and same_file(output, schedule_csv):
         raise InputError("--schedule-csv", "is the file of --output")
     job = with_fixes(load_instance(instance), fixes)
-    from planner.search.solve import FORMULATIONS
+    from planner.search.case_solvers import FORMULATIONS
     from planner.search.solve import solve as run
 
     if formulation not in FORMULATIONS:

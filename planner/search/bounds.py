@@ -21,6 +21,8 @@ from planner.cost.coefficients import (
     Units,
     case_coefficients,
 )
+from planner.cost.least import PairCosts, SplitCosts, StageSync, Times
+from planner.pipeline.event_graph import Duration
 from planner.pipeline.schedules import SCHEDULES, Template
 from planner.plan import Degrees, Sync
 from planner.problem import Problem
@@ -37,10 +39,7 @@ from planner.search.mixed_classes import (
 from planner.search.template_bound import (
     MAX_OPS,
     SAFETY,
-    SplitCosts,
-    StageSync,
     TemplateBound,
-    Times,
 )
 from planner.search.whole_stages import Pipeline, Row, StageClass, least_time, within
 
@@ -112,7 +111,7 @@ class Bounds:
         self.link = lru_cache(None)(self._link)
         self.route_rate = lru_cache(None)(self._route_rate)
         self.transfers: dict[tuple[Shape, tuple[int, ...]], tuple[int, int]] = {}
-        self._templates: dict[Template, TemplateBound] = {}
+        self._templates: dict[tuple[Template, bool], TemplateBound] = {}
 
     def _link(self, link: int) -> tuple[int, LinkTime]:
         """Least latency in µs and least time per MiB of a directed link over its protocols."""
@@ -226,13 +225,13 @@ class Bounds:
         """Cells of every site."""
         return tuple(self.problem.cells(d, tp, cp) for d in range(len(self.problem.sites)))
 
-    def least_hosts(self, degrees: Degrees) -> int:
-        """Fewest sites that can hold all replicas of one stage (0: they do not fit)."""
+    def least_hosts(self, degrees: Degrees, stages: int = 1) -> int:
+        """Fewest sites that can hold all replicas of so many stages (0: they do not fit)."""
         unit = space.granularity(degrees, spanning=self.problem.search.shard_across_sites)
         cells = self.cells(degrees.tp, degrees.cp)
         total = 0
         for n, room in enumerate(sorted(cells, reverse=True), start=1):
-            total += min(room, degrees.dp) // unit * unit
+            total += min(room // stages, degrees.dp) // unit * unit
             if total >= degrees.dp:
                 return n
         return 0
@@ -284,11 +283,10 @@ class Bounds:
         )
         if template.m * template.chunks * 3 > MAX_OPS:
             return None
-        if template not in self._templates:
-            self._templates[template] = TemplateBound(
-                template, co.layer_units, any_warmup=any_warmup
-            )
-        return self._templates[template]
+        key = template, any_warmup
+        if key not in self._templates:
+            self._templates[key] = TemplateBound(template, co.layer_units, any_warmup=any_warmup)
+        return self._templates[key]
 
     @property
     def template_bounds(self) -> tuple[TemplateBound, ...]:
@@ -421,8 +419,11 @@ class CaseBounds:
 
     @cached_property
     def least_hosts(self) -> int:
-        """Fewest sites that can hold all replicas of one stage (0: they do not fit)."""
-        return self.bounds.least_hosts(self.co.degrees)
+        """Fewest sites that can hold all replicas of a stage (0: they do not fit).
+
+        Where no replica changes site, they run all other stages there too.
+        """
+        return self.bounds.least_hosts(self.co.degrees, 1 if self._moves else self.co.degrees.pp)
 
     @property
     def least_crossings(self) -> int:
@@ -826,6 +827,19 @@ class CaseBounds:
         found = template.search_splits(costs, evaluations, beyond_us - self.co.fixed_us)
         return None if found is None else found.layers
 
+    def known_paths(
+        self, choice: ScheduleChoice, option: Option, evaluations: int, beyond_us: int
+    ) -> tuple[Template, list[dict[Duration, int]]] | None:
+        """Paths of a pair's op orders that bind for good splits; None where there are none.
+
+        The parameters are those of :meth:`search_split`, which looks for them.
+        """
+        self.search_split(choice, option, evaluations, beyond_us)
+        template, _ = self._template_costs(choice, option)
+        if template is None or template.any_warmup:
+            return None
+        return template.template, list(template.paths())
+
     def _template_costs(
         self, choice: ScheduleChoice, option: Option
     ) -> tuple[TemplateBound | None, SplitCosts]:
@@ -833,6 +847,11 @@ class CaseBounds:
         any_warmup = self.any_warmup(choice)
         template = self.bounds.template(choice, self.co, any_warmup=any_warmup)
         return template, self.split_costs(choice, option)
+
+    def base_template(self, choice: ScheduleChoice) -> Template | None:
+        """Op orders of a schedule without extra warm-up; None where they are too long."""
+        found = self.bounds.template(choice, self.co, any_warmup=self.any_warmup(choice))
+        return None if found is None else found.template
 
     def any_warmup(self, choice: ScheduleChoice) -> bool:
         """Whether plans with this schedule may have extra warm-up."""
@@ -855,6 +874,16 @@ class CaseBounds:
             sync=_stage_sync(way, hides=option.overlap),
         )
 
+    def pair_costs(self, choice: ScheduleChoice, option: Option) -> PairCosts:
+        """What every plan of a pair costs and has at least."""
+        staying = {"single-site", "dp-out"} & set(self.choices.possible_kinds)
+        return PairCosts(
+            self.split_costs(choice, option),
+            self.least_hosts,
+            self.least_crossings,
+            None if staying else self._least_crossing_delay,
+        )
+
     @cached_property
     def _least_transfer(self) -> tuple[int, int]:
         """Least delay and occupancy of a pipeline transfer, inside a site or between two."""
@@ -863,6 +892,15 @@ class CaseBounds:
         if key not in self.bounds.transfers:
             self.bounds.transfers[key] = self._find_least_transfer()
         return self.bounds.transfers[key]
+
+    @cached_property
+    def _least_crossing_delay(self) -> int:
+        """Least delay of a transfer between two sites, µs."""
+        return min(
+            self.co.cell(d, e) + latency
+            for (g, h), (latency, d, e) in self.bounds.class_routes.items()
+            if g in self.classes and h in self.classes
+        )
 
     def _find_least_transfer(self) -> tuple[int, int]:
         inside = [self.co.inside(g) for g in self.classes]
@@ -879,8 +917,12 @@ class CaseBounds:
 
     @cached_property
     def _may_warm_up(self) -> bool:
-        crosses = {"pp-out", "mixed"} & set(self.choices.placement_kinds)
-        return len(self.problem.sites) > 1 and bool(crosses)
+        return len(self.problem.sites) > 1 and self._moves
+
+    @cached_property
+    def _moves(self) -> bool:
+        """Whether replicas may change site."""
+        return bool({"pp-out", "mixed"} & set(self.choices.placement_kinds))
 
     def _one_f_one_b(
         self, forward: Units, backward: Units, work: int, mixed: tuple[Mixture, ...]

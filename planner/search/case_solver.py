@@ -11,7 +11,7 @@ from formulations.cuts import CutPool
 from formulations.plain import PlainModel, build_plain
 from planner.backends import Engine, EngineOptions, EngineResult, Limit, SolveStatus
 from planner.check import Price, memory_violations, price_layout
-from planner.choices import CaseChoices
+from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import Units
 from planner.layout import Layout
 from planner.pipeline.event_graph import Duration, event_graph
@@ -199,6 +199,11 @@ class CaseSolver:
     def _build(
         self, choices: CaseChoices, cutoff_us: int, start: Layout | None
     ) -> tuple[PlainModel, CutPool]:
+        pool = self._pool(choices, start)
+        return build_plain(choices, pool, cutoff_us), pool
+
+    def _pool(self, choices: CaseChoices, start: Layout | None) -> CutPool:
+        """Paths to begin with: those of even splits and of a known plan."""
         pool = CutPool()
         for template, durations in _even_splits(choices):
             pool.seed(template, durations)
@@ -206,7 +211,7 @@ class CaseSolver:
             durations = price_layout(self.problem, choices.co, start).durations
             for template in _templates(choices, start):
                 pool.add_critical(template, _filled(durations, template))
-        return build_plain(choices, pool, cutoff_us), pool
+        return pool
 
     def _rounds(
         self,
@@ -276,18 +281,24 @@ def _even_splits(choices: CaseChoices) -> Iterator[tuple[Template, dict[Duration
             "B": share(ops.input_gradient if split else ops.backward),
             "W": share(ops.weight_gradient),
         }
-        template = Template(
-            choice.schedule,
-            degrees.pp,
-            degrees.virtual_stages,
-            co.num_microbatches,
-            choice.run_length,
-            (0,) * degrees.pp,
-        )
+        template = base_template(choices, choice)
         yield (
             template,
             {key: values.get(key.kind, 0) for key in event_graph(template).variables},
         )
+
+
+def base_template(choices: CaseChoices, choice: ScheduleChoice) -> Template:
+    """The template of a schedule without extra warm-up."""
+    degrees = choices.co.degrees
+    return Template(
+        choice.schedule,
+        degrees.pp,
+        degrees.virtual_stages,
+        choices.co.num_microbatches,
+        choice.run_length,
+        (0,) * degrees.pp,
+    )
 
 
 def _filled(durations: dict[Duration, int], template: Template) -> dict[Duration, int]:

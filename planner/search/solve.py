@@ -28,6 +28,7 @@ from planner.plan import Degrees, Plan
 from planner.problem import Problem
 from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound, Shape
 from planner.search.case_solver import CaseOutcome, CaseSolver
+from planner.search.case_solvers import CASE_SOLVERS, DEFAULT_FORMULATION, FORMULATIONS
 from planner.search.cells import Cell, OpenCase, Pair
 from planner.search.certificate import certificate
 from planner.search.heuristic import best_protocols, case_plans
@@ -42,7 +43,6 @@ from planner.search.tree import Box, Closed, Tree
 from planner.simulation.simulate import simulated_answer
 from planner.versions import versions
 
-FORMULATIONS = ("plain",)
 SCHEDULE_MODES = ("templates", "synthesize")
 SYNTHESIS_LIMIT_S = 60.0
 """Time for synthesised schedules where the user sets no limit."""
@@ -63,7 +63,7 @@ DIVE_STEPS = 300
 """Steps over cells of a pipeline degree to choose where a first plan is looked for."""
 DIVE_CELLS = 8
 """Cells of a pipeline degree in which a first plan is looked for, one of each shape and dp."""
-WHOLE_LAYERS_LIMIT_S = 20.0
+WHOLE_LAYERS_LIMIT_S = 5.0
 """Time for one schedule and option with whole layers."""
 MAX_FRUITLESS = 20
 """Cells in a row without a better plan after which only single cases are tried."""
@@ -160,6 +160,7 @@ class Search:
         time_limit_s: float | None,
         gap: float,
         backend: str,
+        formulation: str,
         seed: int,
         workers: int,
         progress: Callable[[Progress], None] | None,
@@ -178,6 +179,7 @@ class Search:
         self.deadline = None if time_limit_s is None else self.began + time_limit_s
         self.gap = gap
         self.backend = backend
+        self.formulation = formulation
         self.seed = seed
         self.workers = workers
         self.progress = progress
@@ -416,7 +418,8 @@ class Search:
 
     def _solver(self, engine: Engine) -> CaseSolver:
         workers = self.workers if engine.backend == PROVER else 1
-        return CaseSolver(self.problem, engine, workers=workers, seed=self.seed)
+        solver = CASE_SOLVERS[self.formulation]
+        return solver(self.problem, engine, workers=workers, seed=self.seed)
 
     def _within_gap(self) -> bool:
         best = self.incumbent
@@ -928,7 +931,7 @@ def solve(
     time_limit_s: float | None = None,
     gap: float = 0.0,
     backend: str = "auto",
-    formulation: str = "plain",
+    formulation: str = DEFAULT_FORMULATION,
     heuristic: bool = False,
     certify: bool = False,
     schedule: str = "templates",
@@ -950,7 +953,8 @@ def solve(
     backend
         ``auto``, ``cp-sat``, ``cbc`` or ``highs``.
     formulation
-        ``plain``.
+        How a case becomes models: ``plain``, one model of everything, or ``strong``, one for each
+        schedule and option.
     heuristic
         Build no model: plans come from construction and a search around them, the proof from bounds
         alone.  A case with more than :data:`MAX_MODEL_MOVES` is treated so anyway.
@@ -992,6 +996,7 @@ def solve(
         time_limit_s=time_limit_s,
         gap=gap,
         backend=select_backend(backend),
+        formulation=formulation,
         seed=seed,
         workers=workers,
         progress=progress,
@@ -1052,6 +1057,7 @@ def _result(search: Search, limit: str | None) -> SolveResult:
     provenance = {
         "versions": versions(),
         "backend": search.backend,
+        "formulation": search.formulation,
         "seed": search.seed,
         "workers": search.workers,
         "wall_time_s": round(time.monotonic() - search.began, 3),

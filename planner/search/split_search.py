@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from planner.search.template_bound import SplitCosts, TemplateBound
+    from planner.cost.least import SplitCosts
+    from planner.search.template_bound import TemplateBound
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from planner.cost.coefficients import Units
+from planner.cost.least import SplitCosts
 from planner.pipeline.event_graph import Duration, event_graph
 from planner.pipeline.memory import live_counts
 from planner.pipeline.ops import OpKind
@@ -51,58 +51,10 @@ ROUNDING = 1e-6
 """A bound may be above the length of a split by so much, relatively, and 1 µs."""
 
 FloatArray = npt.NDArray[np.float64]
-Times = tuple[float, ...]
-"""One number per unit."""
 
 
 class WholeLayersError(Exception):
     """What the engine behind whole layers said cannot be true.  Remedy: believe none of it."""
-
-
-class StageSync(NamedTuple):
-    """Least time of a stage before its first and after its last op, µs.
-
-    With the units ``n`` of the stage, the first and last op of length ``F`` and ``L``,
-
-        start ≥ Σ n gather + gather_us − hides (F − layer),   start ≥ gather_tail,
-        end ≥ Σ n (reduce + optimizer) + reduce_us − hides (L − layer),
-        end ≥ reduce_tail + Σ n optimizer;
-
-    ``gather_first`` and ``reduce_first`` are added to the tails at stage 0.
-    """
-
-    gather: Times
-    gather_us: float
-    gather_tail: float
-    gather_first: float
-    reduce: Times
-    reduce_us: float
-    reduce_tail: float
-    reduce_first: float
-    optimizer: Times
-    hides: bool
-
-
-class SplitCosts(NamedTuple):
-    """What a split is priced by.
-
-    Times are µs per unit and microbatch, memory MiB per unit; ``room`` and ``head_room`` are what
-    the limit leaves beside the working set, of a stage without and with the head.
-    """
-
-    forward: Units
-    backward: Units
-    weight: Units
-    state: Units
-    activation: Units
-    held: Units
-    room: int
-    head_room: int
-    delay: int
-    """Least delay of any transfer, µs."""
-    occupancy: int
-    """Least occupancy of any transfer, µs."""
-    sync: StageSync
 
 
 class Row(NamedTuple):
@@ -122,6 +74,8 @@ class Row(NamedTuple):
     """Whole reduction less what is hidden; False: the tail."""
     witness: dict[str, Any]
     """How anyone finds the path again; see :mod:`planner.search.certificate`."""
+    path: dict[Duration, int]
+    """The path itself: how often each duration is on it."""
 
 
 class _Costs:
@@ -278,8 +232,9 @@ class TemplateBound:
             whole_start,
             whole_end,
             witness,
+            path,
         )
-        key = (counts.tobytes(), *row[1:-1])
+        key = (counts.tobytes(), *row[1:-2])
         if key in self.rows:
             return False
         self.rows[key] = row
@@ -484,6 +439,15 @@ class TemplateBound:
         if self.any_warmup or not self._may_fit(costs):
             return None
         return SplitSearch(self, costs).even()
+
+    def paths(self) -> Iterator[dict[Duration, int]]:
+        """The paths found so far, each once."""
+        seen: set[frozenset[tuple[Duration, int]]] = set()
+        for row in self.rows.values():
+            key = frozenset(row.path.items())
+            if key not in seen:
+                seen.add(key)
+                yield row.path
 
     def _may_fit(self, costs: SplitCosts) -> bool:
         return not self.known_unfit(costs) and self._fits(*self._memory(costs))

@@ -23,7 +23,7 @@ from planner.pipeline.schedules import Template, chunk_devices, device_orders
 from planner.verification.document import Multipliers, PathWitness, Shortage, TemplateTable
 
 if TYPE_CHECKING:
-    from planner.search.template_bound import SplitCosts
+    from planner.cost.least import SplitCosts
 
 UNIT = 1 << 30
 """Whole numbers count in this part of a µs or MiB."""

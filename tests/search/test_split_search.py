@@ -7,9 +7,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from planner.cost.least import SplitCosts, StageSync
 from planner.pipeline.schedules import Template
 from planner.search.split_search import SplitSearch
-from planner.search.template_bound import SplitCosts, StageSync, TemplateBound
+from planner.search.template_bound import TemplateBound
 
 LIMIT = 10**9
 """Above every length here, µs."""

@@ -10,11 +10,12 @@ import pytest
 
 from planner.choices import CaseChoices
 from planner.cost.coefficients import case_coefficients
+from planner.cost.least import SplitCosts
 from planner.instance import load_instance
 from planner.problem import Problem
 from planner.search.bounds import Bounds, CaseBounds
 from planner.search.certificate import certificate
-from planner.search.template_bound import SplitCosts, TemplateBound
+from planner.search.template_bound import TemplateBound
 from planner.search.tree import Tree
 from planner.verification.document import TemplateTable
 from planner.verification.duality import TemplateProof, WitnessError
