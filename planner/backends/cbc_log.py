@@ -37,6 +37,7 @@ RESULT_TEXTS = {
 
 EARLY_TEXTS = (
     ("Problem is infeasible - ", CbcResult.INFEASIBLE),
+    ("Problem is infeasible!", CbcResult.INFEASIBLE),
     ("Pre-processing says infeasible or unbounded", CbcResult.INFEASIBLE),
 )
 """Starts of the lines that stand in for a result line; all variables have bounds, so that

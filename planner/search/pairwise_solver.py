@@ -18,6 +18,8 @@ from planner.search.case_solver import CaseOutcome, CaseSolver, OnPlan
 from planner.search.heuristic import case_plans
 from planner.search.layers_solver import LayersOutcome, seeded_pool, solve_layers
 
+EXACT = "cp-sat"
+"""The engine that reasons in exact integers."""
 STAYING: tuple[PlacementKind, ...] = ("single-site", "dp-out")
 """Placements in which every replica runs at one site."""
 MOVING: tuple[PlacementKind, ...] = ("pp-out", "mixed")
@@ -125,7 +127,7 @@ class PairwiseSolver(CaseSolver):
             layers = solve_layers(
                 self.engine,
                 case,
-                limit_us(),
+                self._upper_us(limit_us()),
                 max(floor_us, value),
                 deadline=deadline,
                 workers=self.workers,
@@ -141,7 +143,7 @@ class PairwiseSolver(CaseSolver):
             if least <= limit_us() and not tally.failed:
                 outcome = super().solve(
                     part,
-                    limit_us(),
+                    self._upper_us(limit_us()),
                     floor_us=least,
                     deadline=deadline,
                     start=start,
@@ -153,6 +155,14 @@ class PairwiseSolver(CaseSolver):
             if tally.failed:
                 break
         return self._outcome(tally, best, max(bound, floor_us), cutoff_us, known_us, began)
+
+    def _upper_us(self, limit_us: int) -> int:
+        """Largest Z in the models of a part whose plans are wanted up to a limit.
+
+        CBC crashes where the relaxation is infeasible, so for engines with tolerances the best plan
+        of a part has room above the limit.
+        """
+        return limit_us if self.engine.backend == EXACT else 2 * limit_us
 
     def _parts(self, choices: CaseChoices, cutoff_us: int) -> list[tuple[int, CaseChoices]]:
         """Every pair with the placements that move no replica and with the others, best first."""
