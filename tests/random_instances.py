@@ -114,7 +114,8 @@ def random_sharing(seed: int) -> Instance:
     """A small instance whose pipeline has to take turns on links; always the same one for a seed.
 
     Even seeds have loops over two sites, odd ones stages on several sites that are joined by a hub
-    or in a chain.  Between :data:`FEWEST_SHARING_PLANS` and :data:`MOST_SHARING_PLANS` plans are legal.
+    or in a chain.  Between :data:`FEWEST_SHARING_PLANS` and :data:`MOST_SHARING_PLANS` plans are
+    legal.
     """
     rng = random.Random(f"sharing instance {seed}")
     while True:
