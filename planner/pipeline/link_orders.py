@@ -3,7 +3,7 @@
 A link that several directed device edges use serves their transfers one after the other in a fixed
 **order**.  There are a few orders, one for each of :data:`ORDERS`: the order in which the heads of
 the transfers come to the link in a nominal iteration, in which all forwards take equally long, and
-so on, and every hop between sites takes a given multiple of the time of a stage.  So an order
+so on, and every link between sites takes a given multiple of the time of a stage.  So an order
 follows from the template and from which boundaries change site, never from real durations.  With
 an order the iteration is the longest path of a larger event graph, and Z is that of the best
 order: a minimum of maxima of sums, none of which grows when a duration shrinks.
@@ -27,9 +27,10 @@ Edge = tuple[int, int]
 
 
 class NominalHop(NamedTuple):
-    """What a hop between sites takes in a nominal iteration.
+    """What transfers between sites take in a nominal iteration.
 
-    ``quarters`` quarters of the time of a stage, ``tenths`` of this in which it occupies the link.
+    The head needs ``quarters`` quarters of the time of a stage from link to link; a transfer begins
+    ``tenths`` tenths of that after the one before it on its device edge, or later.
     """
 
     quarters: int
@@ -37,13 +38,15 @@ class NominalHop(NamedTuple):
 
 
 ORDERS = (
-    NominalHop(1, 6),
-    NominalHop(4, 1),
-    NominalHop(16, 3),
-    NominalHop(40, 0),
-    NominalHop(4, 6),
+    NominalHop(1, 12),
+    NominalHop(2, 12),
+    NominalHop(4, 3),
     NominalHop(12, 0),
-    NominalHop(16, 6),
+    NominalHop(12, 20),
+    NominalHop(24, 0),
+    NominalHop(24, 12),
+    NominalHop(40, 3),
+    NominalHop(40, 6),
     NominalHop(0, 0),
 )
 """The nominal iterations whose orders a plan may use."""
@@ -314,7 +317,7 @@ class LinkOrders:
         template = self.graph.template
         split = template.rules.split_backward
         hop = nominal.quarters * 3 * template.v * _OP_TICKS // 4
-        busy = hop * nominal.tenths // 10
+        apart = hop * nominal.tenths // 10
         hops = dict.fromkeys(self.graph.edges, 0)
         for b, count in enumerate(self.sharing.hops):
             after = (b + 1) % template.pp
@@ -329,9 +332,9 @@ class LinkOrders:
             elif key.kind == "B":
                 time = 2 * _OP_TICKS
             elif key.kind == "delay" and hops[key.index]:  # type: ignore[index]
-                time = busy + hops[key.index] * (hop - busy)  # type: ignore[index]
+                time = hops[key.index] * hop  # type: ignore[index]
             elif key.kind == "occupancy" and hops[key.index]:  # type: ignore[index]
-                time = busy
+                time = apart
             values[key] = time
         finish, arrival = self.graph.times(values)
         taken = [values[Duration("delay", edge)] for edge in self.graph.edges]
@@ -339,7 +342,7 @@ class LinkOrders:
             came - (taken[e] if e >= 0 else 0)
             for came, e in zip(arrival, self.graph.lists.edge, strict=True)
         ]
-        return np.array(finish), np.array(begin), hop - busy
+        return np.array(finish), np.array(begin), hop
 
     def _ends(
         self,
