@@ -107,6 +107,17 @@ class Turn(NamedTuple):
 _Hop = tuple[int, int, int, int]
 """Resource; µs that it is occupied, until the head leaves, and from the head until all is there."""
 
+_Rows = tuple[npt.NDArray[np.int32], ...]
+"""Ops and hops of transfers in turn, five columns.
+
+Of an op: its number, the one before it on its device (behind the ops come the starts of the
+devices), the op whose transfer it waits for or -1, its duration, its edge or -1.  Of a hop: the
+op that sends, a number of the transfer on this way, the hop among those of all ways, whether it is
+the first of its way, and ``_HOP`` or, beside another way of the same transfer, ``_JOINT_HOP``.
+"""
+
+_HOP, _JOINT_HOP = -2, -3
+
 
 class _Trace:
     """What a longest path is followed back by."""
@@ -114,10 +125,10 @@ class _Trace:
     def __init__(self, ops: int) -> None:
         self.waited = bytearray(ops)
         self.queued = bytearray(ops)
-        self.behind: dict[tuple[int, int, int], tuple[int, int, int]] = {}
-        """By op, way and hop: whom it waited for there."""
-        self.through: dict[int, tuple[int, int]] = {}
-        """By op: way and hop that its transfer came last through, where waiting mattered."""
+        self.behind: dict[tuple[int, int], tuple[int, int]] = {}
+        """By op and hop among those of all ways: the same of whom it waited for there."""
+        self.through: dict[int, int] = {}
+        """By op: the hop that its transfer came last through, where waiting mattered."""
 
 
 class LinkOrders:
@@ -155,7 +166,10 @@ class LinkOrders:
             )
             for w, way in enumerate(self._ways)
         ]
-        self._width = 1 + max((len(hops) for hops in self._hops), default=0)
+        self._first_hop = [0]
+        for hops in self._hops:
+            self._first_hop.append(self._first_hop[-1] + len(hops))
+        self._way_of = [w for w, hops in enumerate(self._hops) for _ in hops]
         self.variables = tuple(
             dict.fromkeys(
                 key for hops in self._hops for _, *keys in hops for key in keys if key is not None
@@ -190,8 +204,8 @@ class LinkOrders:
         least = self.graph.evaluate(values)
         vector, hops = self.graph.vector(values), self._hop_times(values)
         found: tuple[int, int] | None = None
-        for numbers, codes in self._orders:
-            length = max(self._ends(vector, hops, codes, None))
+        for numbers, rows in self._orders:
+            length = max(self._ends(vector, hops, rows, None))
             if found is None or length < found[0]:
                 found = (length, numbers[0])
             if length == least:
@@ -211,9 +225,9 @@ class LinkOrders:
         """
         vector, hops = self.graph.vector(values), self._hop_times(values)
         found = []
-        for numbers, codes in self._orders:
+        for numbers, rows in self._orders:
             trace = _Trace(len(self.graph.ops))
-            ends = self._ends(vector, hops, codes, trace)
+            ends = self._ends(vector, hops, rows, trace)
             coefficients, ways = self._followed(ends.index(max(ends)), trace)
             orders = numbers if ways else tuple(range(len(ORDERS)))
             found.append(OrderedPath(max(ends), coefficients, orders, ways))
@@ -224,27 +238,24 @@ class LinkOrders:
 
         The hop of a link counts from 1, behind the port of the sender.
         """
-        codes = next(codes for numbers, codes in self._orders if number in numbers)
-        lists = self.graph.lists
-        position, seen = [], [0] * len(lists.last)
-        for device in lists.device:
-            position.append(seen[device])
-            seen[device] += 1
+        op, _, hop, _, kind = next(rows for numbers, rows in self._orders if number in numbers)
+        device = self.graph.lists.device
+        position, seen = [], [0] * len(self.graph.lists.last)
+        for d in device:
+            position.append(seen[d])
+            seen[d] += 1
         found: dict[int, list[Turn]] = {link: [] for link in self._resource}
-        for code in codes.tolist():
-            op, step = divmod(code, self._width)
-            if step < 2:
-                continue
-            for link in dict.fromkeys(
-                self._ways[w].links[step - 2]
-                for w in self._by_edge[lists.edge[op]]
-                if len(self._ways[w].links) >= step - 1
-            ):
-                found[link].append(Turn(lists.device[op], position[op], step - 1))
+        at_links = kind == _HOP
+        for i, number in zip(op[at_links].tolist(), hop[at_links].tolist(), strict=True):
+            way = self._way_of[number]
+            step = number - self._first_hop[way]
+            if step:
+                turn = Turn(device[i], position[i], step)
+                found[self._ways[way].links[step - 1]].append(turn)
         return found
 
-    def _hop_times(self, values: Mapping[Duration, int]) -> list[list[_Hop]]:
-        """By way its hops in µs."""
+    def _hop_times(self, values: Mapping[Duration, int]) -> list[_Hop]:
+        """Hops of all ways in µs, those of a way one after the other."""
         try:
             given = {key: exact_integer(values[key]) for key in self.variables}
         except KeyError as error:
@@ -259,56 +270,60 @@ class LinkOrders:
                 on = 0 if latency is None else given[latency]
                 rest += on
                 times.append((resource, given[service], on, given[service] + rest))
-            found.append(times[::-1])
+            found += times[::-1]
         return found
+
+    def _op_rows(self) -> npt.NDArray[np.int64]:
+        lists = self.graph.lists
+        count = len(lists.device)
+        before = [
+            p if p >= 0 else count + d for p, d in zip(lists.previous, lists.device, strict=True)
+        ]
+        return np.array([range(count), before, lists.source, lists.length, lists.edge]).T
+
+    def _hop_rows(self) -> Iterator[npt.NDArray[np.int64]]:
+        edge = np.array(self.graph.lists.edge)
+        transfers = 0
+        for e, ways in enumerate(self._by_edge):
+            sends = np.flatnonzero(edge == e)
+            met: set[tuple[int, int]] = set()
+            for w in ways:
+                for hop, (resource, _, _) in enumerate(self._hops[w]):
+                    row = np.empty((len(sends), 5), dtype=np.int64)
+                    row[:, 0] = sends
+                    row[:, 1] = transfers + np.arange(len(sends))
+                    row[:, 2] = self._first_hop[w] + hop
+                    row[:, 3] = hop == 0
+                    row[:, 4] = _JOINT_HOP if (hop, resource) in met else _HOP
+                    met.add((hop, resource))
+                    yield row
+                transfers += len(sends)
 
     @cached_property
-    def _orders(self) -> list[tuple[tuple[int, ...], npt.NDArray[np.int64]]]:
-        """Different orders: their numbers, and ops and hops in turn.
-
-        Op ``i`` is ``i * width``, hop ``h`` of its transfer ``i * width + 1 + h``.
-        """
-        edge = np.array(self.graph.lists.edge)
-        ops = np.arange(len(edge))
-        most = np.array(
-            [max((len(self._hops[w]) for w in ways), default=0) for ways in self._by_edge]
-        )
-        sends = ops[edge >= 0]
-        nodes = np.concatenate(
-            [ops * self._width]
-            + [
-                sends[most[edge[sends]] > hop] * self._width + 1 + hop
-                for hop in range(self._width - 1)
-            ]
-        )
-        op, step = np.divmod(nodes, self._width)
+    def _orders(self) -> list[tuple[tuple[int, ...], _Rows]]:
+        """Different orders: their numbers, and ops and hops in turn."""
+        rows = np.concatenate([self._op_rows(), *self._hop_rows()])
+        op, is_hop = rows[:, 0], rows[:, 4] <= _HOP
+        hop = np.where(is_hop, rows[:, 2], 0)
+        way = np.array([*self._way_of, 0])[hop]
+        step = np.where(is_hop, hop - np.array(self._first_hop)[way], -1)
+        resources = [hops[0] for of_way in self._hops for hops in of_way]
+        resource = np.where(is_hop, np.array([*resources, 0])[hop], -1)
         known: dict[bytes, int] = {}
-        found: list[tuple[tuple[int, ...], npt.NDArray[np.int64]]] = []
+        found: list[tuple[tuple[int, ...], _Rows]] = []
         for number, nominal in enumerate(ORDERS):
             finish, begin, pace = self._nominal(nominal)
-            time = np.where(step == 0, finish[op], begin[op] + np.maximum(step - 2, 0) * pace)
-            codes = nodes[np.lexsort((step, op, time))]
-            key = b"|".join(self._at_links(codes))
+            time = np.where(is_hop, begin[op] + np.maximum(step - 1, 0) * pace, finish[op])
+            turn = np.lexsort((way, step, op, time))
+            at = resource[turn]
+            key = b"".join(turn[at == r].tobytes() for r in range(len(self._resource)))
             if key in known:
-                numbers, codes = found[known[key]]
-                found[known[key]] = ((*numbers, number), codes)
+                numbers, same = found[known[key]]
+                found[known[key]] = ((*numbers, number), same)
             else:
                 known[key] = len(found)
-                found.append(((number,), codes))
+                found.append(((number,), tuple(rows[turn].T.astype(np.int32))))
         return found
-
-    def _at_links(self, codes: npt.NDArray[np.int64]) -> Iterator[bytes]:
-        """What every link serves in turn."""
-        edge = np.array(self.graph.lists.edge)
-        op, step = np.divmod(codes, self._width)
-        for link in self._resource:
-            comes = np.zeros((len(self._by_edge) + 1, self._width), dtype=np.bool_)
-            for e, ways in enumerate(self._by_edge):
-                for w in ways:
-                    for hop, passed in enumerate(self._ways[w].links):
-                        if passed == link:
-                            comes[e, hop + 2] = True
-            yield codes[comes[edge[op], step]].tobytes()
 
     def _nominal(
         self, nominal: NominalHop
@@ -345,73 +360,57 @@ class LinkOrders:
         return np.array(finish), np.array(begin), hop
 
     def _ends(
-        self,
-        vector: Sequence[int],
-        hop_times: Sequence[Sequence[_Hop]],
-        codes: npt.NDArray[np.int64],
-        trace: _Trace | None,
+        self, vector: Sequence[int], hops: Sequence[_Hop], rows: _Rows, trace: _Trace | None
     ) -> list[int]:
         """When every device has done everything, ops and transfers as early as they can."""
         lists = self.graph.lists
-        device, length, source, edge = lists.device, lists.length, lists.source, lists.edge
-        previous = lists.previous
         delay = [vector[variable] for variable in lists.delay]
         occupancy = [vector[v] if v >= 0 else 0 for v in lists.occupancy]
         edge_free = [0] * len(delay)
-        finish = [0] * len(device)
-        arrival = [0] * len(device)
+        count = len(lists.device)
+        finish = [0] * count + [vector[start] for start in lists.start]
+        arrival = [0] * (count + 1)
         free = [0] * (len(self._resource) + len(self._ways))
-        last: list[tuple[int, int, int] | None] = [None] * len(free)
-        heads: dict[int, list[int]] = {}
-        width = self._width
-        for code in codes.tolist():
-            op, step = divmod(code, width)
-            if step == 0:
-                before = previous[op]
-                now = finish[before] if before >= 0 else vector[lists.start[device[op]]]
-                sender = source[op]
-                if sender >= 0 and arrival[sender] > now:
-                    now = arrival[sender]
+        earlier = [0] * len(free)
+        owner: list[tuple[int, int]] = [(-1, -1)] * len(free)
+        earlier_owner = list(owner)
+        heads = [0] * (count * max(map(len, self._by_edge), default=0))
+        for op, second, third, fourth, kind in zip(*(row.tolist() for row in rows), strict=True):
+            if kind > _HOP:
+                now = finish[second]
+                if arrival[third] > now:
+                    now = arrival[third]
                     if trace:
                         trace.waited[op] = 1
-                now += vector[length[op]]
+                now += vector[fourth]
                 finish[op] = now
-                way = edge[op]
-                if way >= 0:
-                    if edge_free[way] > now:
-                        now = edge_free[way]
+                if kind >= 0:
+                    if edge_free[kind] > now:
+                        now = edge_free[kind]
                         if trace:
                             trace.queued[op] = 1
-                    edge_free[way] = now + occupancy[way]
-                    arrival[op] = now + delay[way]
+                    edge_free[kind] = now + occupancy[kind]
+                    arrival[op] = now + delay[kind]
                 continue
-            hop = step - 1
-            ways = self._by_edge[edge[op]]
-            if hop == 0:
-                heads[op] = [finish[op]] * len(ways)
-            here = heads[op]
-            served = []
-            for i, w in enumerate(ways):
-                if hop >= len(hop_times[w]):
-                    continue
-                resource, service, latency, rest = hop_times[w][hop]
-                begin = here[i]
-                if free[resource] > begin:
-                    begin = free[resource]
-                    if trace:
-                        trace.behind[op, w, hop] = last[resource]
-                here[i] = begin + latency
-                if begin + rest > arrival[op]:
-                    arrival[op] = begin + rest
-                    if trace:
-                        trace.through[op] = (w, hop)
-                served.append((resource, begin + service, (op, w, hop)))
-            for resource, until, node in served:
-                if until > free[resource] or last[resource] is None:
-                    free[resource], last[resource] = until, node
+            resource, service, latency, rest = hops[third]
+            if kind == _HOP:
+                earlier[resource] = free[resource]
+                earlier_owner[resource] = owner[resource]
+            begin = finish[op] if fourth else heads[second]
+            if earlier[resource] > begin:
+                begin = earlier[resource]
+                if trace:
+                    trace.behind[op, third] = earlier_owner[resource]
+            heads[second] = begin + latency
+            if begin + rest > arrival[op]:
+                arrival[op] = begin + rest
+                if trace:
+                    trace.through[op] = third
+            if begin + service > free[resource]:
+                free[resource], owner[resource] = begin + service, (op, third)
         return [
-            (finish[op] if op >= 0 else vector[start]) + vector[end]
-            for op, start, end in zip(lists.last, lists.start, lists.end, strict=True)
+            finish[op if op >= 0 else count + device] + vector[end]
+            for device, (op, end) in enumerate(zip(lists.last, lists.end, strict=True))
         ]
 
     def _followed(self, device: int, trace: _Trace) -> tuple[dict[Duration, int], frozenset[Way]]:
@@ -440,26 +439,29 @@ class LinkOrders:
                     add(variables[lists.occupancy[edge]])
                     op = lists.previous_transfer[op]
                 continue
-            way, hop = trace.through[op]
+            number = trace.through[op]
+            way = self._way_of[number]
+            hop = number - self._first_hop[way]
             add(self._hops[way][hop][1])
             for _, _, latency in self._hops[way][hop:]:
                 add(latency)
             while True:
                 used.add(self._ways[way])
-                node = trace.behind.get((op, way, hop))
+                node = trace.behind.get((op, number))
                 if node is not None:
-                    op, way, hop = node
-                    add(self._hops[way][hop][1])
-                elif hop:
-                    hop -= 1
-                    add(self._hops[way][hop][2])
+                    op, number = node
+                    way = self._way_of[number]
+                    add(self._hops[way][number - self._first_hop[way]][1])
+                elif number > self._first_hop[way]:
+                    number -= 1
+                    add(self._hops[way][number - self._first_hop[way]][2])
                 else:
                     break
         add(variables[lists.start[first]])
         return count, frozenset(used)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def link_orders(template: Template, sharing: Sharing) -> LinkOrders:
     """Return the event graphs of a template whose transfers share links.
 

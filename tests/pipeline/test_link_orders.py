@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 import pytest
@@ -188,6 +189,99 @@ BACK_AND_FORTH = (
     Way((1, 2), (1, 0), (1,)),
     Way((2, 1), (0, 1), (0,)),
 )
+
+
+SEVERAL_WAYS = (
+    Way((0, 1), (0, 1), (0, 3)),
+    Way((0, 1), (0, 2), (0, 5)),
+    Way((1, 0), (1, 0), (2, 1)),
+    Way((1, 0), (2, 0), (4, 1)),
+    Way((1, 2), (1, 2), (2, 5)),
+    Way((1, 2), (2, 0), (4, 1)),
+    Way((2, 1), (0, 2), (0, 5)),
+    Way((2, 1), (2, 1), (4, 3)),
+)
+"""Three sites around a hub; stage 0 on site 0, stage 1 on 1 and 2, stage 2 on 2 and 0."""
+
+
+def relaxed(orders: LinkOrders, number: int, values: dict[Duration, int]) -> int:
+    """The longest path by raising every time as long as a rule of the time model asks for it."""
+    graph = orders.graph
+    lists, turns = graph.lists, orders.turns(number)
+    count = len(graph.ops)
+    position, seen = {}, [0] * len(lists.last)
+    for op, device in enumerate(lists.device):
+        position[device, seen[device]] = op
+        seen[device] += 1
+    by_edge = [[way for way in orders.sharing.ways if way.edge == edge] for edge in graph.edges]
+    end, sent, came = [0] * count, [0] * count, [0] * count
+    head: dict[tuple[int, Way, int], int] = {}
+    changed = True
+    while changed:
+        before = (list(end), list(sent), list(came), dict(head))
+        for op in range(count):
+            start = values[Duration("start", lists.device[op])]
+            ready = end[lists.previous[op]] if lists.previous[op] >= 0 else start
+            if lists.source[op] >= 0:
+                ready = max(ready, came[lists.source[op]])
+            end[op] = ready + values[graph.variables[lists.length[op]]]
+            e = lists.edge[op]
+            if e < 0:
+                continue
+            edge = graph.edges[e]
+            behind = lists.previous_transfer[op]
+            sent[op] = end[op]
+            if behind >= 0:
+                sent[op] = max(end[op], sent[behind] + values[Duration("occupancy", edge)])
+            came[op] = max(came[op], sent[op] + values[Duration("delay", edge)])
+            for way in by_edge[e]:
+                port = values[Duration("port", (*edge, *way.sites))]
+                first = end[op]
+                if behind >= 0:
+                    first = max(first, head[behind, way, 0] + port)
+                head[op, way, 0] = max(head.get((op, way, 0), 0), first)
+                on_all = sum(values[Duration("latency", (*edge, link))] for link in way.links)
+                came[op] = max(came[op], head[op, way, 0] + port + on_all)
+                for hop, link in enumerate(way.links, 1):
+                    on = values[Duration("latency", (*edge, way.links[hop - 2]))] if hop > 1 else 0
+                    head[op, way, hop] = max(
+                        head.get((op, way, hop), 0), head[op, way, hop - 1] + on
+                    )
+                    rest = [values[Duration("latency", (*edge, x))] for x in way.links[hop - 1 :]]
+                    through = values[Duration("service", (*edge, link))] + sum(rest)
+                    came[op] = max(came[op], head[op, way, hop] + through)
+        for link, line in turns.items():
+            for last, turn in pairwise(line):
+                frees = 0
+                op = position[last.device, last.position]
+                for way in by_edge[lists.edge[op]]:
+                    if way.links[last.hop - 1 : last.hop] == (link,):
+                        service = values[Duration("service", (*way.edge, link))]
+                        frees = max(frees, head[op, way, last.hop] + service)
+                op = position[turn.device, turn.position]
+                for way in by_edge[lists.edge[op]]:
+                    if way.links[turn.hop - 1 : turn.hop] == (link,):
+                        head[op, way, turn.hop] = max(head[op, way, turn.hop], frees)
+        changed = before != (end, sent, came, head)
+    return max(end[op] + values[Duration("end", device)] for device, op in enumerate(lists.last))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(("gpipe", "1f1b", "zb_h1")), st.integers(1, 4), st.randoms())
+def test_several_ways_of_one_transfer(schedule: str, m: int, rng: random.Random) -> None:
+    """Replicas that part: two ways over one link at the same hop are served at once."""
+    template = Template(schedule, 3, 1, m, None, (0, 0, 0))
+    orders = link_orders(template, Sharing((2, 2), SEVERAL_WAYS))
+    graph = event_graph(template)
+    keys = (*graph.variables, *(Duration("occupancy", edge) for edge in graph.edges))
+    values = {key: rng.randint(0, 9) for key in (*keys, *orders.variables)}
+    paths = orders.critical_paths(values)
+    assert {path.length for path in paths} == {
+        relaxed(orders, number, values) for number in range(len(ORDERS))
+    }
+    assert orders.evaluate(values) == min(path.length for path in paths)
+    for path in paths:
+        assert path.length == sum(a * values[key] for key, a in path.coefficients.items())
 
 
 def test_by_hand() -> None:
