@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from itertools import islice
 
 import pytest
+from rich.console import Console
 
 import planner
 from planner.check import (
@@ -18,6 +20,7 @@ from planner.legality import RefusedPlanError, layout_violations
 from planner.pipeline.event_graph import Duration
 from planner.pipeline.schedules import SCHEDULES
 from planner.problem import Problem
+from planner.report.text import render_simulation
 from planner.simulation import simulate as module
 from planner.simulation.measures import CAUSES, INTERVALS, Simulation
 from planner.simulation.simulate import simulate, simulate_layout, simulated_answer
@@ -119,6 +122,13 @@ def test_transfers_that_share_links_take_turns_as_in_z(
     assert found.plan.turns
 
 
+def rendered(found: Simulation) -> str:
+    """The report for people."""
+    text = StringIO()
+    render_simulation(found, Console(file=text, width=100))
+    return text.getvalue()
+
+
 def test_first_come_first_served_is_told_too() -> None:
     """Where no link is shared there is one time; a shared link carries the same in any order."""
     apart = simulate(job(gbps=10.0), plan([{"a": 1}, {"b": 1}]))
@@ -126,6 +136,9 @@ def test_first_come_first_served_is_told_too() -> None:
     instance = job(gbps=10.0)
     found = simulate(instance, plan([{"a": 1}, {"b": 1}, {"a": 1}, {"b": 1}]))
     assert found.to_json()["first_come_time_s"] == pytest.approx(float(found.first_come_us) / 1e6)
+    assert found.first_come_us > found.time_us
+    assert "first come" in rendered(found)
+    assert "first come" not in rendered(apart)
     way = next(link for link in found.links if link.source == "a")
     crossings = 2 * 16 + 16
     size = 2 * 4096 * 2048
