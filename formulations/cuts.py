@@ -11,14 +11,23 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from planner.pipeline.event_graph import Duration, event_graph
+from planner.pipeline.link_orders import Sharing, Way, link_orders
 from planner.pipeline.schedules import Template, chunk_devices
 
 
 class PathCut(NamedTuple):
-    """``Z >= fixed + sum(coefficient * duration)`` for plans that follow ``template``."""
+    """``Z >= fixed + sum(coefficient * duration)`` for plans that follow ``template``.
+
+    A path with ``ways`` goes over links that several device edges share.  It is one of plans whose
+    links have one of the ``orders``, whose replicas pass so many links at each boundary
+    (``hops``), and some of which go these ways.
+    """
 
     template: Template
     coefficients: tuple[tuple[Duration, int], ...]
+    orders: tuple[int, ...] = ()
+    hops: tuple[int, ...] = ()
+    ways: tuple[Way, ...] = ()
 
 
 class CutPool:
@@ -35,7 +44,21 @@ class CutPool:
 
     def add(self, template: Template, path: Mapping[Duration, int]) -> bool:
         """Add a path; returns False where it is known already."""
-        cut = PathCut(template, tuple(sorted(path.items(), key=lambda item: str(item[0]))))
+        return self._add(PathCut(template, _sorted(path)))
+
+    def add_ordered(
+        self, template: Template, sharing: Sharing, durations: Mapping[Duration, int]
+    ) -> None:
+        """Add the longest path of every order of a template whose transfers share links."""
+        for path in link_orders(template, sharing).critical_paths(durations):
+            coefficients = _sorted(path.coefficients)
+            if path.ways:
+                ways = tuple(sorted(path.ways))
+                self._add(PathCut(template, coefficients, path.orders, sharing.hops, ways))
+            else:
+                self._add(PathCut(template, coefficients))
+
+    def _add(self, cut: PathCut) -> bool:
         if cut in self._cuts:
             return False
         self._cuts[cut] = None
@@ -61,3 +84,7 @@ class CutPool:
             )
         for _, path in event_graph(template).critical_paths(batch):
             self.add(template, path)
+
+
+def _sorted(path: Mapping[Duration, int]) -> tuple[tuple[Duration, int], ...]:
+    return tuple(sorted(path.items(), key=lambda item: str(item[0])))

@@ -7,7 +7,7 @@ those of ``docs/plan_space.md``, the arithmetic that of ``docs/time_model.md``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -23,9 +23,10 @@ from planner.cost.coefficients import (
 )
 from planner.cost.profile_use import ProfileUse, profile_uses, profile_uses_to_json
 from planner.instance.schema import Instance
-from planner.layout import Layout, sync_pairs
+from planner.layout import Layout, boundary_edges, sharing_of, sync_pairs
 from planner.legality import Violation, layout_violations
-from planner.pipeline.event_graph import Duration, EventGraph, event_graph
+from planner.pipeline.event_graph import Duration, event_graph
+from planner.pipeline.link_orders import LinkOrders, link_orders
 from planner.pipeline.memory import live_counts
 from planner.pipeline.ops import OpKind
 from planner.pipeline.schedules import SCHEDULES, Template, chunk_devices, device_orders
@@ -57,13 +58,17 @@ class StageMemory(NamedTuple):
 
 @dataclass(frozen=True)
 class Price:
-    """What a layout costs: ``time_us`` = Z, its parts, and the memory of every stage and site."""
+    """What a layout costs: ``time_us`` = Z, its parts, and the memory of every stage and site.
+
+    ``orders`` are the event graphs with the links that transfers share; None where they share none.
+    """
 
     time_us: int
     breakdown_us: dict[str, int]
     memory: tuple[StageMemory, ...]
     critical_path: dict[Duration, int]
     durations: dict[Duration, int]
+    orders: LinkOrders | None
 
 
 @dataclass(frozen=True)
@@ -178,22 +183,50 @@ def price_layout(problem: Problem, co: CaseCoefficients, layout: Layout) -> Pric
     template = layout.template(co.num_microbatches)
     counts = chunk_units(co, layout.layers)
     durations = layout_durations(problem, co, layout, first_chunks(template), last_ops(template))
-    graph = event_graph(template)
-    length, path = graph.critical_path(durations)
+    orders = orders_of_layout(problem, co, layout)
+    if orders is None:
+        length, path = event_graph(template).critical_path(durations)
+    else:
+        best = min(orders.critical_paths(durations), key=lambda found: found.length)
+        length, path = best.length, best.coefficients
     time_us = co.fixed_us + length
     return Price(
         time_us=time_us,
-        breakdown_us=_breakdown(problem, co, layout, counts, graph, durations, time_us),
+        breakdown_us=_breakdown(problem, co, layout, counts, template, durations, time_us),
         memory=_memory(problem, co, layout, template, counts),
         critical_path=path,
         durations=durations,
+        orders=orders,
     )
 
 
 def time_of_layout(problem: Problem, co: CaseCoefficients, layout: Layout) -> int:
-    """Z alone, in µs: the longest path of the event graph."""
+    """Z alone, in µs: the longest path of the event graph in the best order of its links."""
     durations = durations_of_layout(problem, co, layout)
-    return co.fixed_us + event_graph(layout.template(co.num_microbatches)).evaluate(durations)
+    orders = orders_of_layout(problem, co, layout)
+    graph = event_graph(layout.template(co.num_microbatches)) if orders is None else orders
+    return co.fixed_us + graph.evaluate(durations)
+
+
+def time_below(
+    problem: Problem, co: CaseCoefficients, layout: Layout, limit_us: int | None
+) -> int | None:
+    """Z in µs where it is below a limit, else None; faster than Z where it is not."""
+    durations = durations_of_layout(problem, co, layout)
+    graph = event_graph(layout.template(co.num_microbatches))
+    time_us = co.fixed_us + graph.evaluate(durations)
+    if limit_us is not None and time_us >= limit_us:
+        return None
+    orders = orders_of_layout(problem, co, layout)
+    if orders is not None:
+        time_us = co.fixed_us + orders.evaluate(durations)
+    return time_us if limit_us is None or time_us < limit_us else None
+
+
+def orders_of_layout(problem: Problem, co: CaseCoefficients, layout: Layout) -> LinkOrders | None:
+    """The event graphs with the links that transfers of a layout share; None if they share none."""
+    sharing = sharing_of(problem, layout.flows, layout.degrees.pp)
+    return None if sharing is None else link_orders(layout.template(co.num_microbatches), sharing)
 
 
 def durations_of_layout(
@@ -312,8 +345,60 @@ def _host_classes(problem: Problem, layout: Layout) -> list[tuple[int, ...]]:
     ]
 
 
-def link_slots(problem: Problem, co: CaseCoefficients, layout: Layout) -> dict[int, int]:
-    """µs that each directed link needs for one transfer of everything that crosses it."""
+def link_services(
+    problem: Problem, co: CaseCoefficients, layout: Layout
+) -> dict[tuple[int, int, int], int]:
+    """µs that a directed link needs for one transfer of all replicas of a directed device edge.
+
+    By device edge and link.  Where two boundaries use the same edge the larger number counts.
+    """
+    pp = layout.degrees.pp
+    most: dict[tuple[int, int, int], int] = {}
+    for b, moves in enumerate(layout.flows):
+        there, back = boundary_edges(b, pp)
+        load: dict[tuple[int, int, int], int] = {}
+        for source, target, replicas in moves:
+            if source != target:
+                for edge, pair in ((there, (source, target)), (back, (target, source))):
+                    for link in problem.routes[pair]:
+                        load[*edge, link] = load.get((*edge, link), 0) + replicas
+        for key, count in load.items():
+            most[key] = max(most.get(key, 0), count)
+    return {
+        key: co.crossing(key[2], layout.protocols[key[2]][0]).us(count)
+        for key, count in most.items()
+    }
+
+
+def _transfer_durations(
+    problem: Problem, co: CaseCoefficients, layout: Layout
+) -> dict[Duration, int]:
+    """Durations of every directed device edge (docs/time_model.md, section 4).
+
+    Delay and occupancy where nothing else uses its links, and what it needs of each link.
+    """
+    services = link_services(problem, co, layout)
+    values = _unhindered(problem, co, layout, services)
+    pp = layout.degrees.pp
+    for key, service in services.items():
+        values[Duration("service", key)] = service
+        values[Duration("latency", key)] = co.latency(key[2], layout.protocols[key[2]][0])
+    for b, moves in enumerate(layout.flows):
+        there, back = boundary_edges(b, pp)
+        for source, target, _ in moves:
+            if source != target:
+                for edge, pair in ((there, (source, target)), (back, (target, source))):
+                    values[Duration("port", (*edge, *pair))] = co.cell(*pair)
+    return values
+
+
+def share_durations(problem: Problem, co: CaseCoefficients, layout: Layout) -> dict[Duration, int]:
+    """Delay and occupancy of every directed device edge where links are divided, in µs.
+
+    Every link gives each device edge a share of its capacity in proportion to what the edge sends
+    at once, whether or not the others send.  No order is needed, so this is how a link is used
+    where the ops have no template.
+    """
     load: dict[int, int] = {}
     for moves in layout.flows:
         for source, target, replicas in moves:
@@ -321,21 +406,24 @@ def link_slots(problem: Problem, co: CaseCoefficients, layout: Layout) -> dict[i
                 for pair in ((source, target), (target, source)):
                     for link in problem.routes[pair]:
                         load[link] = load.get(link, 0) + replicas
-    return {
-        link: co.crossing(link, layout.protocols[link][0]).us(count) for link, count in load.items()
+    services = {
+        key: co.crossing(key[2], layout.protocols[key[2]][0]).us(load[key[2]])
+        for key in link_services(problem, co, layout)
     }
+    return _unhindered(problem, co, layout, services)
 
 
-def _transfer_durations(
-    problem: Problem, co: CaseCoefficients, layout: Layout
+def _unhindered(
+    problem: Problem,
+    co: CaseCoefficients,
+    layout: Layout,
+    services: Mapping[tuple[int, int, int], int],
 ) -> dict[Duration, int]:
-    """Delay and occupancy of every directed device edge (docs/time_model.md, section 4)."""
-    slots = link_slots(problem, co, layout)
+    """Delay and occupancy of device edges that need so many µs of each link, and wait for none."""
     pp = layout.degrees.pp
     values: dict[Duration, int] = {}
     for b, moves in enumerate(layout.flows):
-        after = (b + 1) % pp
-        for edge, forward in (((b, after), True), ((after, b), False)):
+        for edge, forward in zip(boundary_edges(b, pp), (True, False), strict=True):
             delay = occupancy = 0
             for source, target, _ in moves:
                 if source == target:
@@ -343,7 +431,9 @@ def _transfer_durations(
                 else:
                     pair = (source, target) if forward else (target, source)
                     route = problem.routes[pair]
-                    site_occupancy = max([co.cell(*pair)] + [slots[link] for link in route])
+                    site_occupancy = max(
+                        [co.cell(*pair), *(services[*edge, link] for link in route)]
+                    )
                     latency = sum(co.latency(link, layout.protocols[link][0]) for link in route)
                     site_delay = latency + site_occupancy
                 delay = max(delay, site_delay)
@@ -551,7 +641,7 @@ def _breakdown(
     co: CaseCoefficients,
     layout: Layout,
     counts: Sequence[Units],
-    graph: EventGraph,
+    template: Template,
     durations: dict[Duration, int],
     time_us: int,
 ) -> dict[str, int]:
@@ -568,7 +658,7 @@ def _breakdown(
         if key.kind in ("F", "B", "W") and isinstance(key.index, int):
             busy[devices[key.index]] += m * value
     without = {k: 0 if k.kind in ("delay", "occupancy") else v for k, v in durations.items()}
-    time_without = co.fixed_us + graph.evaluate(without)
+    time_without = co.fixed_us + event_graph(template).evaluate(without)
     start = [durations[Duration("start", s)] for s in range(layout.degrees.pp)]
     end = [durations[Duration("end", s)] for s in range(layout.degrees.pp)]
     stage = max(range(len(busy)), key=lambda s: (start[s] + busy[s] + end[s], -s))
@@ -633,7 +723,10 @@ __all__ = [
     "layout_durations",
     "memory_of_layout",
     "memory_violations",
+    "orders_of_layout",
     "price_layout",
     "profiles_of_layout",
+    "share_durations",
+    "time_below",
     "time_of_layout",
 ]

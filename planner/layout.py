@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from planner.cost.coefficients import Option
+from planner.pipeline.link_orders import Sharing, Way
 from planner.pipeline.schedules import SCHEDULES, Template
 from planner.plan import Degrees, Flow, Hosting, PlacementKind, Plan, ProtocolChoice, Sync
 from planner.problem import Problem
@@ -94,6 +95,43 @@ def used_links(
         for source, target in sync_pairs(tuple(d for d, r in enumerate(row) if r), sync):
             data.update(problem.routes.get((source, target), ()))
     return frozenset(pipeline), frozenset(data)
+
+
+def boundary_edges(boundary: int, pp: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Directed device edges of a boundary: the way of activations, and that of gradients."""
+    after = (boundary + 1) % pp
+    return (boundary, after), (after, boundary)
+
+
+def sharing_of(problem: Problem, flows: Flows, pp: int) -> Sharing | None:
+    """Where transfers of several device edges pass the same directed link; None if nowhere.
+
+    Parameters
+    ----------
+    problem, flows
+        Flows of a well-formed layout.
+    pp
+        Stages.
+    """
+    ways: dict[Way, None] = {}
+    hops = []
+    for b, moves in enumerate(flows):
+        most = 0
+        there, back = boundary_edges(b, pp)
+        for source, target, _ in moves:
+            if source != target:
+                for edge, pair in ((there, (source, target)), (back, (target, source))):
+                    route = problem.routes[pair]
+                    ways[Way(edge, pair, route)] = None
+                    most = max(most, len(route))
+        hops.append(most)
+    edges: dict[int, set[tuple[int, int]]] = {}
+    for way in ways:
+        for link in way.links:
+            edges.setdefault(link, set()).add(way.edge)
+    shared = {link for link, users in edges.items() if len(users) > 1}
+    meeting = sorted(way for way in ways if not shared.isdisjoint(way.links))
+    return Sharing(tuple(hops), tuple(meeting)) if meeting else None
 
 
 def sync_pairs(hosts: tuple[int, ...], sync: Sync) -> tuple[tuple[int, int], ...]:

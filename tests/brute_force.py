@@ -15,7 +15,7 @@ from itertools import pairwise, product
 from math import gcd, lcm
 from typing import NamedTuple, TypeVar, get_args
 
-from planner.check import check_plan, memory_of_layout, time_of_layout
+from planner.check import check_plan, memory_of_layout, time_below, time_of_layout
 from planner.cost.coefficients import Option, case_coefficients
 from planner.instance.schema import Instance
 from planner.layout import Flows, Layout, to_plan
@@ -119,8 +119,8 @@ def best_plan(
         if not fits:
             continue
         feasible += 1
-        time_us = pricer.time_us(layout)
-        if best is not None and time_us > best[0][0]:
+        time_us = pricer.time_up_to(layout, None if best is None else best[0][0])
+        if time_us is None:
             continue
         key = (time_us, layout.crossings, layout.degrees.gpus, layout.degrees)
         if best is None or key < best[0]:
@@ -148,6 +148,7 @@ class Pricer:
         self.problem = Problem(instance)
         self._fits: dict[tuple[object, ...], bool] = {}
         self._times: dict[tuple[object, ...], int] = {}
+        self._above: set[tuple[object, ...]] = set()
         self._first: dict[tuple[object, ...], dict[tuple[tuple[Op, ...], ...], Row]] = {}
         self._canonical: dict[tuple[object, ...], Row] = {}
 
@@ -163,16 +164,33 @@ class Pricer:
             self._fits[key] = found
         return found
 
+    def time_up_to(self, layout: Layout, most_us: int | None) -> int | None:
+        """Z; None where it is above a limit that only falls from call to call."""
+        key = self._time_key(layout)
+        found = self._times.get(key)
+        if found is None and key not in self._above:
+            co = case_coefficients(self.problem, layout.degrees)
+            limit = None if most_us is None else most_us + 1
+            found = time_below(self.problem, co, layout, limit)
+            if found is None:
+                self._above.add(key)
+            else:
+                self._times[key] = found
+        return None if found is None or (most_us is not None and found > most_us) else found
+
     def time_us(self, layout: Layout) -> int:
         """Z."""
-        used = tuple(sorted(layout.protocols.items()))
-        key = (*self._key(layout), layout.sync, layout.replicas, layout.flows, used)
+        key = self._time_key(layout)
         found = self._times.get(key)
         if found is None:
             co = case_coefficients(self.problem, layout.degrees)
             found = time_of_layout(self.problem, co, layout)
             self._times[key] = found
         return found
+
+    def _time_key(self, layout: Layout) -> tuple[object, ...]:
+        used = tuple(sorted(layout.protocols.items()))
+        return (*self._key(layout), layout.sync, layout.replicas, layout.flows, used)
 
     def _key(self, layout: Layout) -> tuple[object, ...]:
         """All but placement and sync; of the extra warm-ups with equal op orders the first."""

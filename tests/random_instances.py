@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 from planner.check import memory_of_layout
@@ -25,6 +25,8 @@ MOST_PLANS = 60_000
 
 FEWEST_NETWORK_PLANS = 60
 MOST_NETWORK_PLANS = 600
+FEWEST_SHARING_PLANS = 12
+MOST_SHARING_PLANS = 2_500
 
 Document = dict[str, Any]
 
@@ -104,6 +106,22 @@ def random_network(seed: int) -> Instance:
         draft.document["name"] = f"random-network-{seed}"
         with_network_features(draft.document, rng)
         instance = _resized(draft, MOST_NETWORK_PLANS, rng, fewest=FEWEST_NETWORK_PLANS)
+        if instance is not None:
+            return _limited(instance, draft, rng)
+
+
+def random_sharing(seed: int) -> Instance:
+    """A small instance whose pipeline has to take turns on links; always the same one for a seed.
+
+    Even seeds have loops over two sites, odd ones stages on several sites that are joined by a hub
+    or in a chain.  Between :data:`FEWEST_SHARING_PLANS` and :data:`MOST_SHARING_PLANS` plans are
+    legal.
+    """
+    rng = random.Random(f"sharing instance {seed}")
+    while True:
+        draft = _turns(rng, loops=seed % 2 == 0)
+        draft.document["name"] = f"random-sharing-{seed}"
+        instance = _resized(draft, MOST_SHARING_PLANS, rng, fewest=FEWEST_SHARING_PLANS)
         if instance is not None:
             return _limited(instance, draft, rng)
 
@@ -240,7 +258,7 @@ def _model(rng: random.Random, layers: int, *, moe: bool | None = None) -> Docum
 
 def _link(rng: random.Random, source: str, target: str, speed: str) -> Document:
     gbps, delay = {
-        "slow": (rng.choice((1, 2, 5)), rng.choice((5e-3, 10e-3, 20e-3))),
+        "slow": (rng.choice((0.5, 1, 2)), rng.choice((5e-3, 10e-3, 20e-3))),
         "medium": (rng.choice((10, 40, 100)), rng.choice((0.5e-3, 1e-3, 3e-3))),
         "fast": (rng.choice((200, 400, 800)), rng.choice((10e-6, 50e-6, 200e-6))),
         "far": (rng.choice((400, 800, 1600)), rng.choice((1e-3, 3e-3, 8e-3))),
@@ -567,6 +585,54 @@ def _network(rng: random.Random) -> _Draft:
         search=search,
         tightness=rng.choice((None, None, 0.3, 0.05)),
         keep=("placement_kind",),
+    )
+
+
+def _turns(rng: random.Random, *, loops: bool) -> _Draft:
+    """Stages on several sites, with links that several boundaries or both ways of a loop share."""
+    pp = 3 if loops else rng.choice((3, 4))
+    if loops:
+        gpus = rng.choice(([2, 1], [1, 2], [2, 2]))
+    else:
+        gpus = [1, 1, 1] if pp == 3 else rng.choice(([1, 2, 1], [1, 1, 1, 1]))
+    cluster = _cluster(rng, gpus, 1, "far", tera=rng.choice((10, 30)))
+    names = [site["name"] for site in cluster["sites"]]
+    ends = list(pairwise(names))
+    cluster["hubs"] = []
+    if not loops and rng.random() < 0.8:
+        cluster["hubs"] = [{"name": "hub"}]
+        ends = [(name, "hub") for name in names]
+    cluster["links"] = []
+    for source, target in ends:
+        link = _link(rng, source, target, "far")
+        link["bandwidth_gbps"] = rng.choice((0.5, 1, 2))
+        link["protocols"] = link["protocols"][:1]
+        cluster["links"].append(link)
+    schedules = rng.choice(
+        (["interleaved"], ["interleaved"], ["interleaved", "dora"])
+        if loops
+        else (["gpipe"], ["1f1b"], ["zb_h1"], ["interleaved"])
+    )
+    search: Document = {
+        "pp": [pp],
+        "tp": [1],
+        "dp": [1],
+        "micro_batch_size": [1],
+        "placement_kind": ["pp-out", "mixed"],
+        "virtual_stages": [2] if "interleaved" in schedules else [1],
+        "schedule": schedules,
+        "extra_warmup": [0, 2] if pp == 3 else [0],
+        "overlap": [True],
+    }
+    return _draft(
+        rng,
+        model=_model(rng, rng.choice((6, 7)) if loops else 2 * pp),
+        cluster=cluster,
+        batch=6,
+        sequence=rng.choice((512, 1024)),
+        search=search,
+        tightness=rng.choice((None, None, 0.3)),
+        keep=("placement_kind", "virtual_stages"),
     )
 
 

@@ -542,6 +542,7 @@ def test_simulate_prints_one_json_document(plan_file: Path, capsys: Capture) -> 
     assert captured.err == ""
     assert set(document) == {
         "simulated_time_s",
+        "first_come_time_s",
         "iteration_time_s",
         "model_error",
         "bubble",

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
-from formulations.algebra import Expression, Linear, Variable, linear_sum
+from formulations.algebra import BooleanLiteral, Expression, Linear, Variable, linear_sum
 from formulations.cuts import PathCut
-from formulations.plain.variables import PlainVariables
+from formulations.plain.turns import duration_terms, path_literals
+from formulations.plain.variables import PlainVariables, latency_of
 from planner.check import first_chunks, last_ops
 from planner.choices import ScheduleChoice
 from planner.cost.coefficients import ExchangeCosts, OpCosts, Option, Units
+from planner.layout import boundary_edges
 from planner.pipeline.event_graph import Duration
 from planner.pipeline.schedules import SCHEDULES, Template
 from planner.plan import Sync
@@ -78,22 +81,22 @@ def _op_rows(v: PlainVariables, k: int, g: int, split: bool, when: list[Variable
 
 
 def transfers(v: PlainVariables) -> None:
-    """Delay and occupancy of pipeline transfers; all replicas that cross a link share it.
+    """Durations of pipeline transfers; all replicas of a boundary that cross a link share it.
 
-    .. math:: \\text{slot}_\\ell \\ge c_{\\ell,p} \\sum f_{b,d,e} \\text{ over crossings by }
-        \\ell \\quad\\text{where } p \\text{ drives } \\ell
+    .. math:: \\text{service}_{i\\to j,\\ell} \\ge c_{\\ell,p} \\sum f_{b,d,e}
+        \\text{ over crossings of the boundary by } \\ell
+        \\quad\\text{where } p \\text{ drives } \\ell
 
     .. math:: \\text{delay}_{b\\to b+1} \\ge \\sum_\\ell \\text{latency}_\\ell +
-        \\max(\\text{cell}_{d,e}, \\text{slot}_\\ell) \\quad
+        \\max(\\text{cell}_{d,e}, \\text{service}_{b\\to b+1,\\ell}) \\quad
         \\text{where a replica goes from } d \\text{ to } e
     """
     if v.pp == 1:
         return
-    slots = _slots(v)
-    latencies = [_latency(v, i, v.pp_protocol[i], "pp") for i in range(len(v.problem.links))]
+    _services(v)
+    latencies = [v.latency(i) for i in range(len(v.problem.links))]
     for b, moves in enumerate(v.moves):
-        after = (b + 1) % v.pp
-        for edge, forward in (((b, after), True), ((after, b), False)):
+        for edge, forward in zip(boundary_edges(b, v.pp), (True, False), strict=True):
             delay = _edge(v, "delay", edge)
             occupancy = _edge(v, "occupancy", edge)
             for (d, e), literal in moves.items():
@@ -106,7 +109,9 @@ def transfers(v: PlainVariables) -> None:
                 pair = (d, e) if forward else (e, d)
                 route = v.problem.routes[pair]
                 latency = linear_sum(latencies[link] for link in route)
-                busy: list[Linear | int] = [slots[link] for link in route]
+                busy: list[Linear | int] = [
+                    v.duration[Duration("service", (*edge, link))] for link in route
+                ]
                 for time in [v.co.cell(*pair), *busy]:
                     v.model.add(delay >= latency + time, when, family="transfers")
                     v.model.add(occupancy >= time, when, family="transfers")
@@ -119,33 +124,28 @@ def _edge(v: PlainVariables, kind: str, edge: tuple[int, int]) -> Variable:
     return v.duration[key]
 
 
-def _slots(v: PlainVariables) -> dict[int, Variable]:
-    crossing: dict[int, list[Variable]] = {}
-    for flow in v.flow:
+def _services(v: PlainVariables) -> None:
+    """Time of every link for one transfer of all replicas of a directed device edge."""
+    for b, flow in enumerate(v.flow):
+        there, back = boundary_edges(b, v.pp)
+        crossing: dict[Duration, list[Variable]] = {}
         for (d, e), f in flow.items():
             if d != e:
-                for pair in ((d, e), (e, d)):
+                for edge, pair in ((there, (d, e)), (back, (e, d))):
                     for link in v.problem.routes[pair]:
-                        crossing.setdefault(link, []).append(f)
-    slots = {}
-    for link, flows in crossing.items():
-        slots[link] = v.model.integer(f"slot_{link}", 0, v.transfer_limit)
-        for protocol, literal in v.pp_protocol[link].items():
-            unit = v.co.crossing(link, protocol)
-            v.model.add(
-                unit.scale * slots[link] >= unit.numerator * linear_sum(flows),
-                v.literal(v.pp_protocol[link], protocol) and [literal],
-                family="link_sharing",
-            )
-    return slots
-
-
-def _latency(v: PlainVariables, link: int, table: dict[str, Variable], name: str) -> Linear | int:
-    """Latency of a directed link under the chosen protocol."""
-    values = {protocol: v.co.latency(link, protocol) for protocol in table}
-    if len(set(values.values())) <= 1:
-        return next(iter(values.values()), 0)
-    return linear_sum(values[protocol] * literal for protocol, literal in table.items())
+                        crossing.setdefault(Duration("service", (*edge, link)), []).append(f)
+        for key, flows in crossing.items():
+            i, j, link = key.index  # type: ignore[misc]
+            if key not in v.duration:
+                name = f"service_{i}_{j}_{link}"
+                v.duration[key] = v.model.integer(name, 0, v.transfer_limit)
+            for protocol, literal in v.pp_protocol[link].items():
+                unit = v.co.crossing(link, protocol)
+                v.model.add(
+                    unit.scale * v.duration[key] >= unit.numerator * linear_sum(flows),
+                    v.literal(v.pp_protocol[link], protocol) and [literal],
+                    family="link_sharing",
+                )
 
 
 def synchronisation(v: PlainVariables) -> None:
@@ -199,7 +199,9 @@ def _exchange(
     times = _queues(v, quantity, amounts, largest)
     between: list[Variable | None] = []
     tails: list[Variable | None] = []
-    latencies = [_latency(v, i, v.dp_protocol[i], "dp") for i in range(len(v.problem.links))]
+    latencies = [
+        latency_of(v.dp_protocol[i], partial(v.co.latency, i)) for i in range(len(v.problem.links))
+    ]
     for s in range(v.pp):
         whole = model.integer(f"{quantity}_between_{s}", 0, v.sync_limit)
         tail = model.integer(f"{quantity}_between_tail_{s}", 0, v.sync_limit)
@@ -558,6 +560,8 @@ def path_cuts(v: PlainVariables, cuts: Iterable[PathCut]) -> None:
 
     .. math:: Z \\ge \\text{fixed} + \\sum_i a_i t_i \\quad
         \\text{where the plan follows the path's template}
+
+    A path over shared links holds for some orders and ways only (:mod:`formulations.plain.turns`).
     """
     assert v.time is not None
     literals = {(c.schedule, c.run_length): literal for c, literal in v.schedule.items()}
@@ -570,8 +574,9 @@ def path_cuts(v: PlainVariables, cuts: Iterable[PathCut]) -> None:
         steps = [extra[b] - extra[b + 1] for b in range(v.pp - 1)]
         if any(step not in v.warmup[b] for b, step in enumerate(steps)):
             continue
-        when = [literal] if len(v.schedule) > 1 else []
+        when: list[BooleanLiteral] = [literal] if len(v.schedule) > 1 else []
         for b, step in enumerate(steps):
             when += v.literal(v.warmup[b], step)
-        path = linear_sum(a * v.duration[key] for key, a in cut.coefficients)
+        when += path_literals(v, cut)
+        path = linear_sum(a * duration_terms(v, key) for key, a in cut.coefficients)
         v.model.add(v.time >= v.co.fixed_us + path, when, family="paths")

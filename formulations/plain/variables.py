@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
-from formulations.algebra import Expression, Model, Variable, linear_sum
+from formulations.algebra import Expression, Linear, Model, Variable, linear_sum
 from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import CaseCoefficients, Option
 from planner.layout import num_boundaries
 from planner.pipeline.event_graph import Duration
+from planner.pipeline.link_orders import Way
 from planner.pipeline.schedules import SCHEDULES, chunk_devices
 from planner.plan import Sync
 from planner.problem import Problem
@@ -60,6 +61,12 @@ class PlainVariables:
     wrap: Variable | None = None
     time: Variable | None = None
     crossings: Expression | None = None
+    orders: list[Variable] = field(default_factory=list)
+    """Literal of each order of shared links; empty as long as no path needs one."""
+    hops: dict[int, list[Variable]] = field(default_factory=dict)
+    """Per boundary that a path has asked for: literals of "more than so many links"."""
+    patterns: dict[tuple[int, ...], Variable] = field(default_factory=dict)
+    ways: dict[Way, Variable] = field(default_factory=dict)
     _any: dict[frozenset[int], Variable] = field(default_factory=dict)
 
     @cached_property
@@ -123,6 +130,10 @@ class PlainVariables:
             for choice in self.choices.schedules
         )
 
+    def latency(self, link: int) -> Linear | int:
+        """Latency of a directed link for the pipeline, µs."""
+        return latency_of(self.pp_protocol[link], lambda name: self.co.latency(link, name))
+
     def devices(self, choice: ScheduleChoice) -> tuple[int, ...]:
         """Stage of every chunk under a schedule."""
         return chunk_devices(choice.schedule, self.pp, self.co.degrees.virtual_stages)
@@ -167,3 +178,11 @@ class PlainVariables:
     def literal(self, table: dict[Key, Variable], key: Key) -> list[Variable]:
         """``when`` literals of one choice of a table; none where the table has one entry."""
         return [] if len(table) == 1 else [table[key]]
+
+
+def latency_of(table: dict[str, Variable], latency_us: Callable[[str], int]) -> Linear | int:
+    """Latency of a link under the protocol that is chosen from a table."""
+    values = {protocol: latency_us(protocol) for protocol in table}
+    if len(set(values.values())) <= 1:
+        return next(iter(values.values()), 0)
+    return linear_sum(values[protocol] * literal for protocol, literal in table.items())

@@ -2,7 +2,8 @@
 
 Everything is priced by the checker.  ``Z`` is the longest path of the event graph, a maximum of
 sums with non-negative coefficients.  So along one longest path a duration with coefficient ``c``
-that grows by ``x`` µs costs at least ``c·x``, and one that shrinks by ``x`` saves at most ``c·x``.
+that grows by ``x`` µs costs at least ``c·x``, and one that shrinks by ``x`` saves at most ``c·x``,
+as long as links that several boundaries share keep the order of the plan.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ from planner.explanation.resources import with_bandwidth, with_delay
 from planner.instance.schema import Instance
 from planner.layout import Layout, used_links
 from planner.pipeline.event_graph import Duration, EventGraph, event_graph
+from planner.pipeline.link_orders import LinkOrders
 from planner.pipeline.schedules import SCHEDULES, chunk_devices
 from planner.problem import Problem
 
 UNLIMITED = 1e6
 """A link of so many times its capacity takes next to no time for what crosses it."""
 
-TRAFFIC = {"pp": ("delay", "occupancy"), "dp": ("start", "end")}
+TRAFFIC = {
+    "pp": ("delay", "occupancy", "port", "service", "latency"),
+    "dp": ("start", "end"),
+}
 """Durations of the event graph by the class of traffic that they wait for."""
 
 
@@ -38,13 +43,16 @@ class PathTerm(NamedTuple):
     """One duration on the critical path.
 
     ``kind`` is that of the event graph: ``F``, ``B``, ``W``, ``delay``, ``occupancy``, ``start``,
-    ``end``.  ``chunk`` is None for all but ops, ``to_stage`` for all but transfers.
+    ``end``, and where transfers wait for each other on a shared link ``port``, ``service``,
+    ``latency``.  ``chunk`` is None for all but ops, ``to_stage`` for all but transfers, ``link``
+    for all but ``service`` and ``latency``.
     """
 
     kind: str
     stage: int
     to_stage: int | None
     chunk: int | None
+    link: str | None
     sites: tuple[str, ...]
     """Sites whose GPUs need the whole duration of an op; for the others, all that run the stage."""
     sensitivity: int
@@ -63,6 +71,7 @@ class PathTerm(NamedTuple):
             "stage": self.stage,
             "to_stage": self.to_stage,
             "chunk": self.chunk,
+            "link": self.link,
             "sites": list(self.sites),
             "sensitivity": self.sensitivity,
             "duration_s": self.duration_us / 1e6,
@@ -184,9 +193,11 @@ def _path(
     devices = chunk_devices(layout.schedule, degrees.pp, degrees.virtual_stages)
     terms = []
     for key, count in price.critical_path.items():
-        chunk = to_stage = None
+        chunk = to_stage = link = None
         if isinstance(key.index, tuple):
-            stage, to_stage = key.index
+            stage, to_stage = key.index[:2]
+            if key.kind in ("service", "latency"):
+                link = problem.links[key.index[2]].name
         elif key.kind in ("start", "end"):
             stage = key.index
         else:
@@ -195,7 +206,7 @@ def _path(
         sites = _slowest(problem, co, layout, key, stage) if slowest else layout.hosts(stage)
         names = tuple(problem.sites[d].name for d in sites)
         duration = price.durations[key]
-        terms.append(PathTerm(key.kind, stage, to_stage, chunk, names, count, duration))
+        terms.append(PathTerm(key.kind, stage, to_stage, chunk, link, names, count, duration))
     return tuple(sorted(terms, key=lambda term: -term.total_us))
 
 
@@ -221,7 +232,7 @@ def _slowest(
 def _links(
     problem: Problem, co: CaseCoefficients, layout: Layout, price: Price
 ) -> tuple[LinkUse, ...]:
-    graph = event_graph(layout.template(co.num_microbatches))
+    graph = price.orders or event_graph(layout.template(co.num_microbatches))
     length = price.time_us - co.fixed_us
     by_class = dict(
         zip(
@@ -259,7 +270,9 @@ def _durations(instance: Instance, layout: Layout) -> dict[Duration, int]:
     return durations_of_layout(problem, case_coefficients(problem, layout.degrees), layout)
 
 
-def _length(graph: EventGraph, price: Price, changed: dict[Duration, int], traffic: str) -> int:
+def _length(
+    graph: EventGraph | LinkOrders, price: Price, changed: dict[Duration, int], traffic: str
+) -> int:
     """The longest path where one class of traffic has other durations."""
     kinds = TRAFFIC[traffic]
     return graph.evaluate(

@@ -20,18 +20,22 @@ import numpy.typing as npt
 from planner.pipeline.ops import Op, OpKind
 from planner.pipeline.schedules import Template, chunk_devices, device_orders
 
-DurationKind = Literal["F", "B", "W", "delay", "occupancy", "start", "end"]
+DurationKind = Literal[
+    "F", "B", "W", "delay", "occupancy", "port", "service", "latency", "start", "end"
+]
 
 
 class Duration(NamedTuple):
     """One duration of the graph, in µs.
 
     ``index`` is the chunk of ``F``, ``B`` and ``W``, the device of ``start`` and ``end``, and the
-    directed pair of devices of ``delay`` and ``occupancy``.
+    directed pair of devices of ``delay`` and ``occupancy``.  The durations of
+    :mod:`planner.pipeline.link_orders` have more behind this pair: a directed link (``service``,
+    ``latency``), or a pair of sites (``port``).
     """
 
     kind: DurationKind
-    index: int | tuple[int, int]  # type: ignore[assignment]  # hides tuple.index
+    index: int | tuple[int, ...]  # type: ignore[assignment]  # hides tuple.index
 
 
 class ScheduledOp(NamedTuple):
@@ -77,6 +81,30 @@ class _OrderedOps(NamedTuple):
     """Number of the op whose transfer the op waits for, -1 if none."""
     edge: list[int]
     """Number of the directed edge that takes the op's result away, -1 if none."""
+
+
+class GraphLists(NamedTuple):
+    """An event graph as one list a property; ops and variables are numbers."""
+
+    device: list[int]
+    length: list[int]
+    """By op the variable of its duration."""
+    source: list[int]
+    """By op the op whose transfer it waits for, -1 if none."""
+    edge: list[int]
+    """By op the directed edge that takes its result away, -1 if none."""
+    previous: list[int]
+    """By op the one before it on the same device, -1 if none."""
+    previous_transfer: list[int]
+    """By op the one whose transfer goes before its own on the same edge, -1 if none."""
+    last: list[int]
+    """By device its last op."""
+    delay: list[int]
+    """By edge the variable of its delay."""
+    occupancy: list[int]
+    """By edge the variable of its occupancy, -1 where only one transfer takes it."""
+    start: list[int]
+    end: list[int]
 
 
 class EventGraph:
@@ -127,6 +155,44 @@ class EventGraph:
         self._previous, self._last = _predecessors(self._device, template.pp)
         self._previous_transfer, _ = _predecessors(self._edge, len(self._edges))
 
+    @property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """The directed pairs of devices with transfers."""
+        return self._edges
+
+    @property
+    def ops(self) -> list[Op]:
+        """The ops in an order that respects all dependencies."""
+        return self._op
+
+    @property
+    def lists(self) -> GraphLists:
+        """Ops, edges and devices as numbers."""
+        return GraphLists(
+            self._device,
+            self._length,
+            self._source,
+            self._edge,
+            self._previous,
+            self._previous_transfer,
+            self._last,
+            self._delay,
+            self._occupancy,
+            self._start,
+            self._end,
+        )
+
+    def times(self, values: Mapping[Duration, int]) -> tuple[list[int], list[int]]:
+        """Return when each of :attr:`ops` ends and when its transfer, if any, comes, in µs.
+
+        Raises
+        ------
+        ValueError
+            If a duration is missing or negative.
+        """
+        _, finish, arrival, _, _ = self._simulate(self.vector(values))
+        return finish, arrival
+
     def evaluate(self, values: Mapping[Duration, int]) -> int:
         """Return the length of the longest path, in µs.
 
@@ -140,8 +206,8 @@ class EventGraph:
         ValueError
             If a duration is missing or negative.
         """
-        length = self._vector(values)
-        clock, _, _, _ = self._simulate(length)
+        length = self.vector(values)
+        clock, _, _, _, _ = self._simulate(length)
         return max(ready + length[end] for ready, end in zip(clock, self._end, strict=True))
 
     def critical_path(self, values: Mapping[Duration, int]) -> Path:
@@ -156,8 +222,8 @@ class EventGraph:
         ValueError
             If a duration is missing or negative.
         """
-        length = self._vector(values)
-        clock, _, waited, queued = self._simulate(length)
+        length = self.vector(values)
+        clock, _, _, waited, queued = self._simulate(length)
         totals = [ready + length[end] for ready, end in zip(clock, self._end, strict=True)]
         longest = max(totals)
         return longest, self._coefficients(totals.index(longest), waited, queued)
@@ -172,7 +238,7 @@ class EventGraph:
         """
         if len(batch) < _BATCH_THRESHOLD:
             return [self.critical_path(values) for values in batch]
-        vectors = [self._vector(values) for values in batch]
+        vectors = [self.vector(values) for values in batch]
         greatest = max(max(vector) for vector in vectors)
         if greatest * 3 * (len(self._op) + 1) >= 2**62:
             return [self.critical_path(values) for values in batch]
@@ -190,8 +256,8 @@ class EventGraph:
         ValueError
             If a duration is missing or negative.
         """
-        length = self._vector(values)
-        _, finish, _, _ = self._simulate(length)
+        length = self.vector(values)
+        _, finish, _, _, _ = self._simulate(length)
         scheduled = [
             ScheduledOp(op, device, end - length[duration], end)
             for op, device, duration, end in zip(
@@ -200,7 +266,14 @@ class EventGraph:
         ]
         return sorted(scheduled, key=lambda entry: entry.device)
 
-    def _vector(self, values: Mapping[Duration, int]) -> list[int]:
+    def vector(self, values: Mapping[Duration, int]) -> list[int]:
+        """Return the values of :attr:`variables`, checked.
+
+        Raises
+        ------
+        ValueError
+            If a duration is missing or negative.
+        """
         try:
             vector = [exact_integer(values[variable]) for variable in self.variables]
         except KeyError as error:
@@ -209,14 +282,17 @@ class EventGraph:
             raise ValueError(f"negative value for {self.variables[vector.index(min(vector))]}")
         return vector
 
-    def _simulate(self, length: list[int]) -> tuple[list[int], list[int], bytearray, bytearray]:
+    def _simulate(
+        self, length: list[int]
+    ) -> tuple[list[int], list[int], list[int], bytearray, bytearray]:
         """Run all ops as early as possible.
 
         Returns
         -------
         tuple
-            When each device has ended its last op and each op has ended; for each op whether its
-            input came after its device was free, and whether its transfer had to queue.
+            When each device has ended its last op, each op has ended, and its transfer has come;
+            for each op whether its input came after its device was free, and whether its transfer
+            had to queue.
         """
         clock = [length[start] for start in self._start]
         delay = [length[variable] for variable in self._delay]
@@ -243,7 +319,7 @@ class EventGraph:
                 free[edge] = now + occupancy[edge]
                 now += delay[edge]
             arrival.append(now)
-        return clock, finish, waited, queued
+        return clock, finish, arrival, waited, queued
 
     def _coefficients(
         self,

@@ -1,7 +1,8 @@
 """An event simulation of one training iteration: devices, directed links, collectives.
 
 Nothing here is a longest path: things happen one after the other in time, and a link serves what
-comes to it first.  All durations are whole ticks of whatever length the caller chooses.
+comes to it first or, where it has turns, transfers in their turns.  All durations are whole ticks
+of whatever length the caller chooses.
 
 **Cells.**  A cell runs the ops of one stage in the order of the schedule, one at a time; an op
 starts when the op before it has ended and its input has arrived.  Replicas that behave alike are
@@ -11,7 +12,9 @@ one cell, whose transfers carry the load of all of them.
 at ``a_h``, is served from ``s_h = max(a_h, free_h)`` on, occupies the link for ``service_h`` and
 comes to the next hop at ``s_h + latency_h``.  The transfer has arrived when the slowest hop has let
 it through: ``max over h of (s_h + service_h + sum of latency_j for j >= h)``.  Heads that come at
-the same time are served in the order of the cells that sent them.
+the same time are served in the order of the cells that sent them.  A link with turns serves a head
+only when everything whose turn is earlier has come and been given its time; the heads of one turn,
+sent by several cells of a stage, in the order in which they come.
 
 **Sends.**  Asynchronous: the sender goes on at once.  Blocking: it waits until the transfer has
 arrived, as a pipeline does that posts its sends and receives in pairs and waits for both.
@@ -36,6 +39,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from planner.pipeline.link_orders import Turn
 from planner.pipeline.ops import Op, OpKind
 
 
@@ -151,6 +155,10 @@ class Scenario:
         Team of each cell.
     blocking
         Whether senders wait for their transfers.
+    turns
+        For links that serve transfers in a fixed order: all transfers that pass them, in this
+        order.  ``device`` is the number of the op order of the sending cells, hop 0 the first of
+        their routes.
     """
 
     orders: Sequence[Sequence[Op]]
@@ -159,6 +167,7 @@ class Scenario:
     buckets: Sequence[Bucket] = ()
     team_of: Sequence[int] = ()
     blocking: bool = False
+    turns: Mapping[int, Sequence[Turn]] = field(default_factory=dict)
 
 
 class Occupation(NamedTuple):
@@ -255,6 +264,34 @@ class _Piece:
     arrival: int = 0
 
 
+class _Line:
+    """The transfers that a link has still to serve, in their turns."""
+
+    def __init__(self, turns: Sequence[Turn], heads: Mapping[Turn, int]) -> None:
+        self._turns = turns
+        self._rank = {turn: rank for rank, turn in enumerate(turns)}
+        self._heads = heads
+        self._next = 0
+        self._served = 0
+        self._waiting: dict[int, list[Callable[[int], object]]] = {}
+
+    def admits(self, turn: Turn, call: Callable[[int], object]) -> bool:
+        """Whether a head may be served now; otherwise ``call`` is kept for its turn."""
+        rank = self._rank[turn]
+        if rank == self._next:
+            return True
+        self._waiting.setdefault(rank, []).append(call)
+        return False
+
+    def served(self) -> list[Callable[[int], object]]:
+        """A head of the present turn has its time; returns those whose turn begins."""
+        self._served += 1
+        if self._served < self._heads[self._turns[self._next]]:
+            return []
+        self._next, self._served = self._next + 1, 0
+        return self._waiting.pop(self._next, [])
+
+
 @dataclass(eq=False, slots=True)
 class _Service:
     """A piece that a link serves, for the last time from ``since`` on, until ``end``."""
@@ -284,6 +321,7 @@ class _Simulator:
         self.occupations: list[Occupation] = []
         self.team_tasks: list[TeamTask] = []
         self._compile()
+        self.lines = _lines(scenario)
         self.position = [0] * len(cells)
         self.idle_from = [0] * len(cells)
         self.starts: list[list[int]] = [[] for _ in cells]
@@ -523,7 +561,7 @@ class _Simulator:
         self, slot: int, route: Route, cell: int, position: int, now: int, blocked: int
     ) -> None:
         """Send the result of an op; a single hop needs no event of its own."""
-        if len(route) == 1:
+        if len(route) == 1 and route[0].link not in self.lines:
             link, service, latency = route[0]
             begin = self.free[link]
             if begin < now:
@@ -556,6 +594,14 @@ class _Simulator:
         """Let a head at hop ``index`` go on; ``arrival`` is when the hops before allow it."""
         while True:
             link, service, latency = route[index]
+            line = self.lines.get(link)
+            if line is not None:
+                turn = Turn(self.scenario.cells[cell].stage, position, index)
+                call = partial(self._pass, route, index, arrival, deliver, cell, position)
+                if not line.admits(turn, call):
+                    return
+                for waiting in line.served():
+                    self._at(now, waiting)
             begin = max(now, self.free[link])
             end = begin + service
             self.free[link] = end
@@ -616,6 +662,24 @@ class _Simulator:
             occupations=self.occupations,
             team_tasks=self.team_tasks,
         )
+
+
+def _lines(scenario: Scenario) -> dict[int, _Line]:
+    """The links with turns, and how many cells send a head for each turn."""
+    senders: dict[tuple[int, int, int, OpKind, int], int] = {}
+    for cell in scenario.cells:
+        for (kind, chunk), send in cell.sends.items():
+            for hop, (link, _, _) in enumerate(send.route):
+                key = (link, hop, cell.stage, kind, chunk)
+                senders[key] = senders.get(key, 0) + 1
+    lines = {}
+    for link, turns in scenario.turns.items():
+        heads = {}
+        for turn in turns:
+            kind, chunk, _ = scenario.orders[turn.device][turn.position]
+            heads[turn] = senders.get((link, turn.hop, turn.device, kind, chunk), 0)
+        lines[link] = _Line([turn for turn in turns if heads[turn]], heads)
+    return lines
 
 
 def _checked(order: Sequence[Op]) -> Sequence[Op]:

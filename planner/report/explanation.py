@@ -34,6 +34,9 @@ OPS = {"F": "forward", "B": "backward", "W": "weight gradient"}
 WAITS = {
     "delay": "transfer",
     "occupancy": "transfers in a queue",
+    "port": "network ports of a cell",
+    "service": "a turn on",
+    "latency": "on the way over",
     "start": "before the first op",
     "end": "after the last op",
 }
@@ -133,7 +136,8 @@ def _term(term: PathTerm) -> str:
     if term.chunk is not None:
         return f"{OPS[term.kind]} of stage {term.stage}, chunk {term.chunk}"
     if term.to_stage is not None:
-        return f"{WAITS[term.kind]}, stage {term.stage} to {term.to_stage}"
+        what = WAITS[term.kind] if term.link is None else f"{WAITS[term.kind]} {term.link}"
+        return f"{what}, stage {term.stage} to {term.to_stage}"
     return f"{WAITS[term.kind]} of stage {term.stage}"
 
 

@@ -90,15 +90,15 @@ def render_check(report: CheckReport, console: Console) -> None:
 def render_simulation(simulation: Simulation, console: Console) -> None:
     """Print what a simulated iteration took, and where its time went."""
     sign = "longer" if simulation.model_error >= 0 else "shorter"
-    _print_pairs(
-        {
-            "simulated": f"{simulation.time_s:,.6f} s",
-            "Z": f"{exact_seconds(simulation.declared_us)}, "
-            f"{percent(abs(simulation.model_error))} {sign}",
-            "bubble": percent(simulation.bubble),
-        },
-        console,
-    )
+    pairs = {
+        "simulated": f"{simulation.time_s:,.6f} s",
+        "Z": f"{exact_seconds(simulation.declared_us)}, "
+        f"{percent(abs(simulation.model_error))} {sign}",
+        "bubble": percent(simulation.bubble),
+    }
+    if simulation.first_come_us != simulation.time_us:
+        pairs["first come"] = f"{float(simulation.first_come_us) / 1e6:,.6f} s on shared links"
+    _print_pairs(pairs, console)
     _print_time({name: 1e6 * s for name, s in simulation.breakdown_s.items()}, console)
     _title("Peak memory of a GPU (GiB)", console)
     table = Table(box=None, padding=(0, 1, 0, 2), header_style="bold")

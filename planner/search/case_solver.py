@@ -13,13 +13,17 @@ from planner.backends import Engine, EngineOptions, EngineResult, Limit, SolveSt
 from planner.check import Price, memory_violations, price_layout
 from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import Units
-from planner.layout import Layout
+from planner.layout import Layout, num_boundaries, sharing_of
 from planner.pipeline.event_graph import Duration, event_graph
+from planner.pipeline.link_orders import ORDERS
 from planner.pipeline.schedules import SCHEDULES, Template
 from planner.problem import Problem
 
 MAX_WARMUP_TEMPLATES = 81
 """Templates with extra warm-up that get a cut from one priced plan, per schedule."""
+
+MAX_ORDERED_OPS = 100_000
+"""Ops times orders that are looked at for cuts over shared links, beside the plan's template."""
 
 MAX_SEED_OPS = 20_000
 """Templates with more forwards get no paths before the first plan."""
@@ -208,9 +212,7 @@ class CaseSolver:
         for template, durations in _even_splits(choices):
             pool.seed(template, durations)
         if start is not None:
-            durations = price_layout(self.problem, choices.co, start).durations
-            for template in _templates(choices, start):
-                pool.add_critical(template, _filled(durations, template))
+            _add_paths(pool, choices, start, price_layout(self.problem, choices.co, start))
         return pool
 
     def _rounds(
@@ -248,8 +250,7 @@ class CaseSolver:
             if result.status is not SolveStatus.OPTIMAL:
                 return
             known = len(pool)
-            for template in _templates(choices, layout):
-                pool.add_critical(template, _filled(price.durations, template))
+            _add_paths(pool, choices, layout, price)
             fresh = list(islice(pool, known, None))
             if not fresh:
                 run.status = SolveStatus.ERROR
@@ -301,9 +302,25 @@ def base_template(choices: CaseChoices, choice: ScheduleChoice) -> Template:
     )
 
 
-def _filled(durations: dict[Duration, int], template: Template) -> dict[Duration, int]:
-    """Durations for another template; what it needs and the plan has not is taken as 0."""
-    return {key: durations.get(key, 0) for key in event_graph(template).variables}
+def _add_paths(pool: CutPool, choices: CaseChoices, layout: Layout, price: Price) -> None:
+    """The longest paths of a plan and, with its durations, of other templates.
+
+    What another template needs and the plan has not is taken as 0.  Where transfers share links,
+    also the longest path of every order, for other templates as far as they are not too many.
+    """
+    pp, problem = choices.co.degrees.pp, choices.problem
+    left = MAX_ORDERED_OPS
+    for number, template in enumerate(_templates(choices, layout)):
+        graph = event_graph(template)
+        durations = {key: price.durations.get(key, 0) for key in graph.variables}
+        pool.add_critical(template, durations)
+        if price.orders is None or (number and left <= 0):
+            continue
+        flows = layout.flows[: num_boundaries(template.schedule, pp, template.v)]
+        sharing = sharing_of(problem, flows, pp)
+        if sharing is not None:
+            left -= len(graph.ops) * len(ORDERS)
+            pool.add_ordered(template, sharing, price.durations | durations)
 
 
 def _templates(choices: CaseChoices, layout: Layout) -> Iterator[Template]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from planner import space
-from planner.check import memory_of_layout, memory_violations, time_of_layout
+from planner.check import memory_of_layout, memory_violations, time_below
 from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import CaseCoefficients, Option
 from planner.cost.efficiency import peak_flops
@@ -58,8 +58,8 @@ def case_plans(
             yield None
             if memory_violations(memory_of_layout(problem, co, layout)):
                 continue
-            time_us = time_of_layout(problem, co, layout)
-            if best is None or time_us < best:
+            time_us = time_below(problem, co, layout, best)
+            if time_us is not None:
                 best = time_us
                 yield time_us, layout
                 if best <= value:

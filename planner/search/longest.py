@@ -11,8 +11,8 @@ from planner.cost.coefficients import Units
 def longest_us(choices: CaseChoices) -> int:
     """A Z that no plan of a case exceeds: everything one after the other, on the slowest it can be.
 
-    ``m`` times all ops on the slowest class, a transfer per op over the longest route under the
-    load of all replicas and boundaries, and the synchronisation of the whole model by every stage.
+    ``m`` times all ops on the slowest class, a transfer of all replicas per op over the longest
+    route, each link after the other, and the synchronisation of the whole model by every stage.
     """
     co, problem = choices.co, choices.problem
     degrees = co.degrees
@@ -47,8 +47,11 @@ def longest_us(choices: CaseChoices) -> int:
         latency = sum(
             max((co.latency(k, p) for p in problem.protocols[k]), default=0) for k in route
         )
-        load = max((co.crossing(k, p).us(2 * degrees.dp * pp) for k, p in used), default=0)
-        delay = max(delay, latency + max(co.cell(d, e), load))
+        load = sum(
+            max((co.crossing(k, p).us(degrees.dp) for p in problem.protocols[k]), default=0)
+            for k in route
+        )
+        delay = max(delay, latency + co.cell(d, e) + load)
         pairs = len(problem.routes)
         for c in exchanges:
             rates = [co.mib(k, p) for k, p in used]

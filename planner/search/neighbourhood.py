@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 
 from planner import space
-from planner.check import memory_of_layout, memory_violations, time_of_layout
+from planner.check import memory_of_layout, memory_violations, time_below
 from planner.choices import CaseChoices
 from planner.layout import Layout
 from planner.pipeline.schedules import SCHEDULES
@@ -58,8 +58,8 @@ def improve(
         yield None
         if memory_violations(memory_of_layout(problem, co, candidate)):
             continue
-        found_us = time_of_layout(problem, co, candidate)
-        if found_us < time_us:
+        found_us = time_below(problem, co, candidate, time_us)
+        if found_us is not None:
             best, time_us, fruitless = candidate, found_us, 0
             yield time_us, best
 

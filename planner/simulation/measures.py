@@ -63,6 +63,9 @@ class Simulation:
     ----------
     time_us
         Iteration time, exact.
+    first_come_us
+        Iteration time if shared links served transfers in the order in which they come, not in
+        that of the plan.
     declared_us
         Z of the plan.
     breakdown_s
@@ -76,6 +79,7 @@ class Simulation:
     """
 
     time_us: Fraction
+    first_come_us: Fraction
     declared_us: int
     breakdown_s: dict[str, float]
     stages: tuple[StageUse, ...]
@@ -103,6 +107,7 @@ class Simulation:
         """The simulation as one JSON object (see ``docs/simulation.md``)."""
         return {
             "simulated_time_s": self.time_s,
+            "first_come_time_s": float(self.first_come_us / 10**6),
             "iteration_time_s": self.declared_us / 1e6,
             "model_error": self.model_error,
             "bubble": self.bubble,
@@ -137,14 +142,25 @@ class Simulation:
         }
 
 
-def measure(plan: PlanScenario, run: Run, declared_us: int) -> Simulation:
-    """Evaluate a run of a plan's scenario."""
+def measure(plan: PlanScenario, run: Run, first_come_end: int, declared_us: int) -> Simulation:
+    """Evaluate a run of a plan's scenario.
+
+    Parameters
+    ----------
+    plan, run
+        The plan and what happened.
+    first_come_end
+        Tick at which a run ends whose links serve what comes first.
+    declared_us
+        Z of the plan.
+    """
     end = run.end + plan.co.fixed_us * TICKS_PER_US
     cells = [_cell_ticks(plan, run, cell, end) for cell in range(plan.num_ports)]
     replicas = [plan.strands[c // plan.pp].replicas for c in range(plan.num_ports)]
     everywhere = range(plan.num_ports)
     return Simulation(
         time_us=Fraction(end, TICKS_PER_US),
+        first_come_us=plan.co.fixed_us + Fraction(first_come_end, TICKS_PER_US),
         declared_us=declared_us,
         breakdown_s=_mean_seconds(cells, replicas, everywhere),
         stages=tuple(

@@ -7,6 +7,7 @@ independent of the time model:
 - Every cell has the op times of its own GPU class, where the time model takes the slowest.
 - A transfer leaves through the port of its cell and, between sites, passes the links of its route;
   it carries the load of the replicas of its own strand, and shares links with whatever else comes.
+- Where several device edges share a link, it serves their transfers in the order of the plan.
 - Every layer is a bucket of the synchronisation where it is overlapped, the whole stage is one
   where it is not.  Buckets of all stages share the links with each other and with the transfers.
 - Transfers have priority over the synchronisation.  Of the exchanges those of the stages that need
@@ -24,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner.check import chunk_units, dot, stage_units
+from planner.check import chunk_units, dot, durations_of_layout, orders_of_layout, stage_units
 from planner.cost.coefficients import (
     LINK_DIGITS,
     CaseCoefficients,
@@ -35,6 +36,7 @@ from planner.cost.coefficients import (
     Units,
 )
 from planner.layout import Layout, sync_pairs
+from planner.pipeline.link_orders import Turn
 from planner.pipeline.ops import Op, OpKind
 from planner.pipeline.schedules import SCHEDULES, chunk_devices, device_orders
 from planner.pipeline.simulator import (
@@ -181,7 +183,17 @@ class PlanScenario:
             links=len(self.problem.links) + self.num_ports + len(self.teams),
             buckets=sync.buckets,
             team_of=[self.team_number[c % self.pp, self.site_of(c)] for c in range(self.num_ports)],
+            turns=self.turns,
         )
+
+    @cached_property
+    def turns(self) -> dict[int, list[Turn]]:
+        """The order of transfers at every link that several boundaries or directions share."""
+        orders = orders_of_layout(self.problem, self.co, self.layout)
+        if orders is None:
+            return {}
+        _, number = orders.best(durations_of_layout(self.problem, self.co, self.layout))
+        return orders.turns(number)
 
     def optimizer_us(self, cell: int) -> int:
         """Optimizer step of a cell, µs."""

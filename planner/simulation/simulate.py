@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from planner.check import check_plan, price_layout
 from planner.cost.coefficients import case_coefficients
@@ -54,8 +55,10 @@ def simulate_layout(problem: Problem, layout: Layout, *, record: bool = False) -
     """Simulate a well-formed layout, whether or not it fits into memory."""
     co = case_coefficients(problem, layout.degrees)
     plan = PlanScenario(problem, co, layout)
-    run = simulate_scenario(plan.scenario(), record=record)
-    return measure(plan, run, price_layout(problem, co, layout).time_us)
+    scenario = plan.scenario()
+    run = simulate_scenario(scenario, record=record)
+    first_come = simulate_scenario(replace(scenario, turns={})) if scenario.turns else run
+    return measure(plan, run, first_come.end, price_layout(problem, co, layout).time_us)
 
 
 def simulate_if_short(

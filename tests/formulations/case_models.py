@@ -44,7 +44,11 @@ class Converged:
                 break
             template = self.layout.template(choices.co.num_microbatches)
             known = len(pool)
-            assert pool.add_critical(template, price.durations), "no path is missing"
+            if price.orders is None:
+                pool.add_critical(template, price.durations)
+            else:
+                pool.add_ordered(template, price.orders.sharing, price.durations)
+            assert len(pool) > known, "no path is missing"
             self.built.add_cuts(list(pool)[known:])
         else:
             raise AssertionError("paths are still missing")

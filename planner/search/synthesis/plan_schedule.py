@@ -15,6 +15,7 @@ from planner.check import (
     layout_durations,
     memory_of_layout,
     memory_to_json,
+    share_durations,
 )
 from planner.cost.coefficients import CaseCoefficients, case_coefficients
 from planner.export.torch_schedule import schedule_csv, table_cells
@@ -290,6 +291,7 @@ def _variant(problem: Problem, co: CaseCoefficients, layout: Layout) -> Variant 
         min(row.limit_mib - row.state_mib - row.working_mib for row in rows if row.stage == device)
         for device in range(pp)
     ]
+    values |= share_durations(problem, co, layout)
     pairs = [key.index for key in values if key.kind == "delay"]
     full = costs.split_activation if split else costs.activation
     if min(limit) < 0:

@@ -1,0 +1,79 @@
+"""Links on which transfers take turns: enumeration and both engines give the same optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from planner.backends import Engine, EnginePool
+from planner.backends import SolveStatus as EngineStatus
+from planner.check import orders_of_layout, price_layout
+from planner.cost.coefficients import case_coefficients
+from planner.layout import Layout
+from planner.pipeline.event_graph import event_graph
+from planner.problem import Problem
+from planner.search.solve import solve
+from tests.agreement import assert_settled, tie_key, winning_case
+from tests.brute_force import best_plan
+from tests.random_instances import random_sharing
+
+SEEDS = range(24)
+CBC_SEEDS = (0, 4, 6, 9, 10, 12, 18, 20)
+"""Seeds whose models CBC solves in seconds."""
+SEARCHED = range(0, 24, 3)
+"""Seeds on which the whole search runs."""
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[dict[str, Engine]]:
+    """A warm CP-SAT and a warm CBC."""
+    with EnginePool() as pool:
+        yield {name: pool.engine(name) for name in ("cp-sat", "cbc")}
+
+
+def waits(problem: Problem, layout: Layout) -> bool:
+    """Whether transfers of the layout wait for each other on a link."""
+    co = case_coefficients(problem, layout.degrees)
+    if orders_of_layout(problem, co, layout) is None:
+        return False
+    price = price_layout(problem, co, layout)
+    graph = event_graph(layout.template(co.num_microbatches))
+    return price.time_us > co.fixed_us + graph.evaluate(price.durations)
+
+
+def test_the_best_plans_take_turns() -> None:
+    """In many of the instances, loops and hubs, the best plan waits on a shared link."""
+    found = []
+    for seed in SEEDS:
+        instance = random_sharing(seed)
+        brute = best_plan(instance, samples=0)
+        assert brute.layout is not None
+        found.append(waits(Problem(instance), brute.layout))
+    assert sum(found[::2]) >= 6 and sum(found[1::2]) >= 4, found
+
+
+@pytest.mark.parametrize(
+    ("seed", "name"),
+    [(seed, "cp-sat") for seed in SEEDS] + [(seed, "cbc") for seed in CBC_SEEDS],
+)
+def test_enumeration_and_both_engines_agree(
+    seed: int, name: str, engines: dict[str, Engine]
+) -> None:
+    """Best plan of all = optimum of its degrees case by either engine."""
+    instance = random_sharing(seed)
+    brute = best_plan(instance, samples=0)
+    assert brute.plan is not None and brute.best_time_us is not None
+    outcome = winning_case(instance, brute.plan, brute.best_time_us, engines[name])
+    assert outcome.status is EngineStatus.OPTIMAL, (outcome.status, outcome.message)
+    assert outcome.time_us == outcome.bound_us == brute.best_time_us
+
+
+@pytest.mark.parametrize("seed", SEARCHED)
+def test_the_search_finds_it_too(seed: int) -> None:
+    instance = random_sharing(seed)
+    brute = best_plan(instance, samples=0)
+    result = solve(instance, backend="cp-sat")
+    assert_settled(instance, result)
+    assert result.time_us == brute.best_time_us
+    assert tie_key(result.plan) == tie_key(brute.plan)
