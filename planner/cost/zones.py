@@ -71,8 +71,11 @@ class Zones(NamedTuple):
         """In how many ranks a group may be divided so that each block lies inside a zone.
 
         The blocks are of equal size, whole scale-up domains, more than one domain and less than the
-        group; a block of some zone stays one in every zone that is a multiple of it.
+        group; a block of some zone stays one in every zone that is a multiple of it.  A group of
+        one rank or none has no blocks.
         """
+        if ranks <= 1:
+            return ()
         hop = max(stride, self.domain)
         return tuple(
             block

@@ -111,6 +111,7 @@ def test_blocks_lie_inside_zones() -> None:
     assert Zones(128, 4, DOMAIN).blocks(4, 128) == ()
     assert Zones(96, 4, DOMAIN).blocks(48, 8) == (2, 3, 4, 6, 12)
     assert Zones(72, 4, 72).blocks(32, 8) == ()
+    assert Zones(128, 4, DOMAIN).blocks(1, 8) == Zones(128, 4, DOMAIN).blocks(-1, 8) == ()
 
 
 def no_rank(ranks: int, stride: int) -> None:
