@@ -603,6 +603,7 @@ def _fabric(rng: random.Random) -> _Draft:
             cluster["links"].append(_link(rng, "hub", "site1", "fast"))
         for link in cluster["links"]:
             link |= {"distance_km": rng.choice((1, 30, 400)), "jitter_s": rng.choice((0.0, 1e-4))}
+            link["loss"] = rng.choice((0.0, 1e-4, 1e-2))
             del link["delay_s"]
     for site in cluster["sites"]:
         zones = [z for z in (node, 2 * node, 4 * node) if z < site["num_gpus"]]
