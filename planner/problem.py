@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from planner.cost.curves import ASSUMED, Curve, Curves, Piece
 from planner.cost.routing import routing_imbalance
 from planner.cost.transport import TransportRate, effective_rate
+from planner.cost.zones import Zones
 from planner.instance.schema import GpuSpec, Instance, ModelSpec, Search, Site, Training
 from planner.instance.topology import DirectedLink, directed_links, routes
 from planner.plan import Degrees
@@ -32,35 +33,28 @@ class GpuClass(NamedTuple):
     curves: Curves = ASSUMED
     """What was measured in the site."""
 
+    @property
+    def zones(self) -> Zones | None:
+        """The zones, or None where the fabric is oversubscribed above the scale-up domain."""
+        if self.zone_gpus is None:
+            return None
+        return Zones(self.zone_gpus, self.oversubscription, self.gpu.scale_up_domain)
+
     def group_nic_bytes_per_s(self, op: str, ranks: int, stride: int) -> float:
-        """NIC rate of one GPU in a group of so many ranks that lie ``stride`` GPUs apart.
-
-        Ranks lie one after the other, so a group lies inside a zone of ``Q`` GPUs if its span
-        divides the zone.  A larger one has ``z = Q/stride`` ranks in a zone, ``g`` of them in a
-        scale-up domain.  A ring leaves the zone once for every ``z/g`` domains, over an uplink of
-        ``z`` NICs divided by the oversubscription ``o``: its hops have ``min(1, z/(g·o))`` of the
-        NIC rate.  Of an all-to-all ``(n − z)/(n − g)`` of what the NICs send leaves the zone at
-        ``1/o`` of their rate.
-
-        Source: bytes over each uplink of ring and pairwise exchange (Thakur, Rabenseifner and
-        Gropp 2005); oversubscribed aggregation above full-bisection pods: Llama 3
-        (arXiv 2407.21783), 3.3.1.
-        """
-        full, zone = self.nic_bytes_per_s * self.oversubscription, self.zone_gpus
-        if zone is None:
+        """NIC rate of one GPU in a group of so many ranks that lie ``stride`` GPUs apart."""
+        zones = self.zones
+        if zones is None:
             return self.nic_bytes_per_s
-        if ranks <= 1 or zone % (ranks * stride) == 0:
-            return full
-        inside = max(1, zone // stride)
-        near = max(1, self.gpu.scale_up_domain // stride)
-        if ranks <= near:
-            return full
-        if op == "all_to_all":
-            leaves = max(0, ranks - inside) / (ranks - near)
-            share = 1 / max(1.0, leaves * self.oversubscription)
-        else:
-            share = min(1.0, inside / near / self.oversubscription)
-        return full * share
+        share = zones.share(op, ranks, stride) if ranks > 1 else 1.0
+        return self.nic_bytes_per_s * self.oversubscription * share
+
+    def transfer_nic_bytes_per_s(self, stage_gpus: int, stages: int) -> float:
+        """NIC rate of one GPU in the transfers of a pipeline inside the site."""
+        zones = self.zones
+        if zones is None:
+            return self.nic_bytes_per_s
+        share = zones.transfer_share(stage_gpus, stages)
+        return self.nic_bytes_per_s * self.oversubscription * share
 
 
 class SiteRef(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from math import gcd, lcm
+from typing import TYPE_CHECKING
 
 from planner.instance.checks import pipeline_degrees
 from planner.instance.search_space import (
@@ -18,7 +19,9 @@ from planner.instance.search_space import (
 )
 from planner.pipeline.schedules import SCHEDULES
 from planner.plan import Degrees, Sharding
-from planner.problem import Problem
+
+if TYPE_CHECKING:
+    from planner.problem import Problem
 
 
 @lru_cache(maxsize=4096)

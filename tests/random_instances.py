@@ -126,6 +126,23 @@ def random_sharing(seed: int) -> Instance:
             return _limited(instance, draft, rng)
 
 
+def random_fabric(seed: int) -> Instance:
+    """A small instance whose fabric inside the sites decides; always the same one for a seed.
+
+    Groups span several scale-up domains and zones under an oversubscribed fabric; some sites have
+    switches that reduce, collectives in chunks, measured curves.  One or two sites, joined directly
+    or by hubs; links have a length, loss, jitter and several protocols.  Between
+    :data:`FEWEST_NETWORK_PLANS` and :data:`MOST_NETWORK_PLANS` plans are legal.
+    """
+    rng = random.Random(f"fabric instance {seed}")
+    while True:
+        draft = _fabric(rng)
+        draft.document["name"] = f"random-fabric-{seed}"
+        instance = _resized(draft, MOST_NETWORK_PLANS, rng, fewest=FEWEST_NETWORK_PLANS)
+        if instance is not None:
+            return _limited(instance, draft, rng)
+
+
 def with_network_features(document: Document, rng: random.Random) -> None:
     """Give links jitter and measured rates, sites zones and curves, experts a histogram."""
     for link in document["cluster"]["links"]:
@@ -633,6 +650,64 @@ def _turns(rng: random.Random, *, loops: bool) -> _Draft:
         search=search,
         tightness=rng.choice((None, None, 0.3)),
         keep=("placement_kind", "virtual_stages"),
+    )
+
+
+def _fabric(rng: random.Random) -> _Draft:
+    """Wide groups on slow NICs in one or two sites with zones."""
+    node, sites = rng.choice((1, 2)), rng.choice((1, 2, 2))
+    pp = rng.choice((1, 1, 2, 4))
+    dp = rng.choice((8, 16) if sites == 1 else (4, 8))
+    gpus = [max(2 * node, pp * dp // sites)] * sites
+    cluster = _cluster(rng, gpus, node, "fast", tera=rng.choice((200, 1000)))
+    if sites == 2:
+        link = _link(rng, "site0", "site1", rng.choice(("medium", "far")))
+        cluster["hubs"], cluster["links"] = [], [link]
+        if rng.random() < 0.5:
+            cluster["hubs"] = [{"name": "hub"}]
+            link["to"] = "hub"
+            cluster["links"].append(_link(rng, "hub", "site1", "fast"))
+        for link in cluster["links"]:
+            link |= {"distance_km": rng.choice((1, 30, 400)), "jitter_s": rng.choice((0.0, 1e-4))}
+            link["loss"] = rng.choice((0.0, 1e-4, 1e-2))
+            del link["delay_s"]
+    for site in cluster["sites"]:
+        zones = [z for z in (node, 2 * node, 4 * node) if z < site["num_gpus"]]
+        site["zone_gpus"] = rng.choice([None, *zones, *zones])
+        site["fabric_oversubscription"] = rng.choice((1.5, 3, 8))
+        site["in_network_reduction"] = rng.choice(([], [], ["network"], ["scale_up"]))
+        site["collective_chunks"] = rng.choice((1, 1, 2, 8))
+        if rng.random() < 0.2:
+            piece = {"step_s": 6e-6, "bytes_per_s": rng.choice((2e9, 10e9))}
+            curve = {"tier": "network", "launch_s": 3e-5, "pieces": [piece]}
+            site["measured"] = [curve | {"collective": name} for name in ("all_gather", "p2p")]
+    model = _model(rng, rng.choice((4, 8)), moe=rng.random() < 0.4)
+    search: Document = {
+        "tp": [1],
+        "cp": [1],
+        "pp": [pp],
+        "dp": [dp],
+        "micro_batch_size": [1],
+        "virtual_stages": [1],
+        "schedule": [rng.choice(("gpipe", "1f1b"))],
+        "recompute": ["none"],
+        "extra_warmup": [0],
+        "fixed_layers_per_stage": [model["num_layers"] // pp] * pp,
+    }
+    if "num_experts" in model:
+        search["ep"] = [rng.choice((2, 4))]
+        if rng.random() < 0.5:
+            model |= {"num_experts": 8, "experts_per_token": 2}
+            model |= {"num_routing_groups": 2, "routing_groups_per_token": 1}
+    return _draft(
+        rng,
+        model=model,
+        cluster=cluster,
+        batch=dp * rng.choice((1, 2)),
+        sequence=rng.choice((128, 512)),
+        search=search,
+        tightness=rng.choice((None, None, 0.3)),
+        keep=("sharding",),
     )
 
 

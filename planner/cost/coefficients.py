@@ -124,6 +124,24 @@ class ExchangeCosts(NamedTuple):
     parameter_latencies: int
 
 
+class Group(NamedTuple):
+    """Ranks of a collective inside a site, ``stride`` GPUs apart, and the parameters of each."""
+
+    ranks: int
+    stride: int
+    parameters: float
+
+
+class Way(NamedTuple):
+    """A way of a collective inside a site."""
+
+    seconds: float
+    block: int | None
+    """Ranks of a block inside a zone, between which a level works; None = no such level."""
+    collectives: int
+    """How many are launched one after the other."""
+
+
 class LinkTime(NamedTuple):
     """Time of one unit of load on a link: ``numerator / scale`` µs.
 
@@ -213,8 +231,10 @@ class CaseCoefficients:
 
     def inside(self, gpu_class: int) -> tuple[int, int]:
         """Delay and occupancy in µs of a pipeline transfer inside a site."""
-        key = ("inside", self._shape, gpu_class)
-        return self._cached(key, lambda: self._inside(gpu_class))
+        d = self.degrees
+        rate = self.problem.classes[gpu_class].transfer_nic_bytes_per_s(d.dp * d.cell_gpus, d.pp)
+        key = ("inside", self._shape, gpu_class, rate)
+        return self._cached(key, lambda: self._inside(gpu_class, rate))
 
     def cell(self, source: int, target: int) -> int:
         """µs that the NICs of one cell need for one transfer between two sites."""
@@ -389,9 +409,9 @@ class CaseCoefficients:
         gather = scatter = 0.0
         if option.sharding in ("zero2", "zero3"):
             width = self.problem.training.gradient_bytes
-            scatter = self._shard_time("reduce_scatter", unit, gpu_class, width)
+            scatter = self._shard_time("reduce_scatter", unit, gpu_class, width, alone=True)
         if option.sharding == "zero3":
-            gather = self._shard_time("all_gather", unit, gpu_class, state.WEIGHT_BYTES)
+            gather = self._shard_time("all_gather", unit, gpu_class, state.WEIGHT_BYTES, alone=True)
         return gather, scatter
 
     def _shard_time(
@@ -401,23 +421,48 @@ class CaseCoefficients:
         gpu_class: int,
         width: int,
         *,
-        latency_only: bool = False,
+        alone: bool = False,
     ) -> float:
-        """Seconds of a collective of one unit's parameters over its shard group."""
-        degrees = self.degrees
-        dense, experts = state.dense_shard(degrees), state.expert_shard(degrees)
-        key = ("shard", self._unit_key(unit), dense, experts, op, gpu_class, width, latency_only)
+        """Seconds of a collective of one unit's parameters over its shard group.
 
-        def seconds() -> float:
-            held = self._parameters(unit)
-            scale = 0 if latency_only else width
-            time = self._group_time(op, dense, degrees.tp, held.dense * scale, gpu_class)
-            if held.experts:
-                stride = degrees.ep * degrees.etp
-                time += self._group_time(op, experts, stride, held.experts * scale, gpu_class)
-            return time
+        ``alone``: this unit's collective is one of its own, which takes the fastest way; else it is
+        part of one over all layers of a stage.  ``width`` 0 gives the latency.
+        """
+        dense, experts = state.dense_shard(self.degrees), state.expert_shard(self.degrees)
+        key = ("shard", self._unit_key(unit), dense, experts, op, gpu_class, width, alone)
+        time_of = self._alone_time if alone else self._stage_time
+        return self._cached(
+            key,
+            lambda: sum(
+                time_of(op, group.ranks, group.stride, group.parameters * width, gpu_class)
+                for group in self.shard_groups(unit)
+            ),
+        )
 
-        return self._cached(key, seconds)
+    def shard_groups(self, unit: str) -> list[Group]:
+        """Who shares the state of a unit: of its dense parameters, and of its routed experts."""
+        degrees, held = self.degrees, self._parameters(unit)
+        groups = [Group(state.dense_shard(degrees), degrees.tp, held.dense)]
+        if held.experts:
+            stride = degrees.ep * degrees.etp
+            groups.append(Group(state.expert_shard(degrees), stride, held.experts))
+        return groups
+
+    def replica_groups(self, unit: str, option: Option, local: int) -> list[Group]:
+        """Who adds up the gradients of a unit among ``local`` shard groups of a site.
+
+        Without sharding the context-parallel ranks take part too.
+        """
+        degrees, held, whole = self.degrees, self._parameters(unit), option.sharding == "ddp"
+        dense = 1 if whole else state.dense_shard(degrees)
+        ranks = local * (degrees.cp if whole else 1)
+        groups = [Group(ranks, degrees.tp * dense, held.dense / dense)]
+        if held.experts:
+            experts = 1 if whole else state.expert_shard(degrees)
+            stride = degrees.ep * degrees.etp
+            ranks = local * degrees.dp_shard * degrees.cell_gpus // (stride * experts)
+            groups.append(Group(max(1, ranks), stride * experts, held.experts / experts))
+        return groups
 
     def _group_time(
         self,
@@ -434,6 +479,83 @@ class CaseCoefficients:
             near = 1
         nic = gpu.group_nic_bytes_per_s(op, ranks, stride)
         return collectives.group_time(op, ranks, near, size_bytes, gpu.gpu, nic, gpu.curves)
+
+    def ways(
+        self,
+        op: collectives.Collective,
+        ranks: int,
+        stride: int,
+        size_bytes: float,
+        gpu_class: int,
+    ) -> list[Way]:
+        """The ways of a collective inside a site.
+
+        One ring or tree over all scale-up domains; with zones also one for every size of block that
+        fits into them: a reduce-scatter in each block, the collective between blocks over what a
+        rank then holds, an all-gather in each block (the one or the other where ``op`` is one).
+        Each of them is a collective of its own, with the rate that its ranks get.
+
+        Source: reference cost model 4.2.
+        """
+        found = [Way(self._group_time(op, ranks, stride, size_bytes, gpu_class), None, 1)]
+        zones = self.problem.classes[gpu_class].zones
+        if zones is None or self.stack.flat_rings:
+            return found
+        inner: tuple[collectives.Collective, ...] = ("reduce_scatter", "all_gather")
+        if op in inner:
+            inner = (op,)
+        for block in zones.blocks(ranks, stride):
+            part = size_bytes / block
+            time = self._group_time(op, ranks // block, stride * block, part, gpu_class)
+            time += sum(self._group_time(i, block, stride, size_bytes, gpu_class) for i in inner)
+            found.append(Way(time, block, 1 + len(inner)))
+        return found
+
+    def stage_ways(
+        self,
+        op: collectives.Collective,
+        ranks: int,
+        stride: int,
+        size_bytes: float,
+        gpu_class: int,
+    ) -> list[Way]:
+        """The same where one unit is part of a collective over all units of a stage.
+
+        The stage pays the latency of one ring or tree once.  A unit that goes by blocks adds what
+        their launches and steps take beyond that, so that no sum of units is below a way's time.
+        """
+        at = self.ways(op, ranks, stride, size_bytes, gpu_class)
+        empty = self.ways(op, ranks, stride, 0.0, gpu_class)
+        launch = collectives.network_curve(1.0, op, self.problem.classes[gpu_class].curves).launch_s
+        found = at[:1]
+        for way, late in zip(at[1:], empty[1:], strict=True):
+            launches = (way.collectives - 1) * launch
+            steps = max(0.0, late.seconds - launches - empty[0].seconds)
+            wire = way.seconds - late.seconds
+            found.append(way._replace(seconds=empty[0].seconds + wire + launches + steps))
+        return found
+
+    def _alone_time(
+        self,
+        op: collectives.Collective,
+        ranks: int,
+        stride: int,
+        size_bytes: float,
+        gpu_class: int,
+    ) -> float:
+        """Seconds of a collective by the fastest of its ways."""
+        return min(way.seconds for way in self.ways(op, ranks, stride, size_bytes, gpu_class))
+
+    def _stage_time(
+        self,
+        op: collectives.Collective,
+        ranks: int,
+        stride: int,
+        size_bytes: float,
+        gpu_class: int,
+    ) -> float:
+        """The same for a part of a stage's collective; size 0 gives the latency of the stage."""
+        return min(w.seconds for w in self.stage_ways(op, ranks, stride, size_bytes, gpu_class))
 
     def _memory(self, option: Option) -> MemoryCosts:
         model, degrees = self.problem.model, self.degrees
@@ -508,14 +630,14 @@ class CaseCoefficients:
             )
         )
 
-    def _inside(self, gpu_class: int) -> tuple[int, int]:
+    def _inside(self, gpu_class: int, nic_bytes_per_s: float) -> tuple[int, int]:
         site = self.problem.classes[gpu_class]
         size = self.activation_bytes / self.degrees.cell_gpus
-        seconds = size / site.nic_bytes_per_s
+        seconds = size / nic_bytes_per_s
         measured = site.curves.find("network", "p2p")
         if measured is None:
             return _us(seconds + collectives.NETWORK_STEP_S), _us(seconds)
-        curve = collectives.network_curve(site.nic_bytes_per_s, "p2p", site.curves)
+        curve = collectives.network_curve(nic_bytes_per_s, "p2p", site.curves)
         delay = curve.launch_s + curve.seconds(1, size)
         return _us(max(seconds, delay)), _us(seconds)
 
@@ -579,84 +701,74 @@ class CaseCoefficients:
         own_reduce = option.sharding == "zero1"
         own_gather = option.sharding in ("zero1", "zero2")
 
-        def scatter(unit: str, *, latency_only: bool = False) -> float:
+        def scatter(unit: str, width: int, *, alone: bool = False) -> float:
             if not own_reduce:
                 return 0.0
-            return self._shard_time(
-                "reduce_scatter", unit, gpu_class, width, latency_only=latency_only
-            )
+            return self._shard_time("reduce_scatter", unit, gpu_class, width, alone=alone)
 
-        def reduce(unit: str, *, latency_only: bool = False) -> float:
-            return scatter(unit, latency_only=latency_only) + self._replica_time(
-                unit, gpu_class, option, local, 0 if latency_only else width
-            )
+        def reduce(unit: str, width: int, *, alone: bool = False) -> float:
+            replicas = self._replica_time(unit, gpu_class, option, local, width, alone=alone)
+            return scatter(unit, width, alone=alone) + replicas
 
-        def first(unit: str, *, latency_only: bool = False) -> float:
-            return 0.0 if option.spanning else scatter(unit, latency_only=latency_only)
+        def first(unit: str, width: int, *, alone: bool = False) -> float:
+            return 0.0 if option.spanning else scatter(unit, width, alone=alone)
 
-        def gather(unit: str, *, latency_only: bool = False) -> float:
+        def gather(unit: str, width: int, *, alone: bool = False) -> float:
             if not own_gather:
                 return 0.0
-            return self._shard_time(
-                "all_gather", unit, gpu_class, state.WEIGHT_BYTES, latency_only=latency_only
-            )
+            return self._shard_time("all_gather", unit, gpu_class, width, alone=alone)
 
-        reduce_latency = max(reduce(k, latency_only=True) for k in self.kinds)
-        gather_latency = max(gather(k, latency_only=True) for k in self.kinds)
-        scatter_latency = max(first(k, latency_only=True) for k in self.kinds)
+        def latency(time: Callable[[str, int], float]) -> int:
+            return _us(max(time(k, 0) for k in self.kinds))
+
+        def units(time: Callable[[str, int], float], width: int) -> Units:
+            return self._per_unit(lambda u: _us(max(0.0, time(u, width) - time(u, 0))))
+
+        weights = state.WEIGHT_BYTES
         nothing = (0,) * len(self.units)
         return SyncCosts(
-            reduce=self._per_unit(
-                lambda u: _us(max(0.0, reduce(u) - reduce(u, latency_only=True)))
-            ),
-            gather=self._per_unit(
-                lambda u: _us(max(0.0, gather(u) - gather(u, latency_only=True)))
-            ),
-            reduce_latency=_us(reduce_latency),
-            gather_latency=_us(gather_latency),
-            reduce_tail=min(_us(reduce(k)) for k in self.kinds),
-            gather_tail=min(_us(gather(k)) for k in self.kinds),
+            reduce=units(reduce, width),
+            gather=units(gather, weights),
+            reduce_latency=latency(reduce),
+            gather_latency=latency(gather),
+            reduce_tail=min(_us(reduce(k, width, alone=True)) for k in self.kinds),
+            gather_tail=min(_us(gather(k, weights, alone=True)) for k in self.kinds),
             reduce_nic=nothing,
             gather_nic=nothing,
             sequential=False,
-            scatter=self._per_unit(lambda u: _us(max(0.0, first(u) - first(u, latency_only=True)))),
-            scatter_latency=_us(scatter_latency),
-            scatter_tail=min(_us(first(k)) for k in self.kinds),
+            scatter=units(first, width),
+            scatter_latency=latency(first),
+            scatter_tail=min(_us(first(k, width, alone=True)) for k in self.kinds),
         )
 
     def _replica_time(
-        self, unit: str, gpu_class: int, option: Option, groups: int, width: int
+        self,
+        unit: str,
+        gpu_class: int,
+        option: Option,
+        local: int,
+        width: int,
+        *,
+        alone: bool,
     ) -> float:
         """Seconds of the all-reduce of one unit's gradients among the shard groups of a site.
 
-        Without sharding the context-parallel ranks take part too.
+        ``alone`` and ``width`` as in :meth:`_shard_time`.
         """
-        degrees, whole = self.degrees, option.sharding == "ddp"
-        dense = 1 if whole else state.dense_shard(degrees)
-        experts = 1 if whole else state.expert_shard(degrees)
-        ranks = groups * (degrees.cp if whole else 1)
-        group = degrees.ep * degrees.etp
-        expert_ranks = max(1, groups * degrees.dp_shard * degrees.cell_gpus // (group * experts))
-        sizes = (dense, experts, ranks, expert_ranks)
-        key = ("replicas", self._unit_key(unit), gpu_class, width, sizes)
+        groups = self.replica_groups(unit, option, local)
+        members = tuple((group.ranks, group.stride) for group in groups)
+        key = ("replicas", self._unit_key(unit), gpu_class, width, alone, members)
+        time_of = self._alone_time if alone else self._stage_time
 
-        def seconds() -> float:
-            held = self._parameters(unit)
-            size = held.dense / dense * width
-            time = self._all_reduce(ranks, degrees.tp * dense, size, gpu_class)
-            if held.experts:
-                size = held.experts / experts * width
-                time += self._all_reduce(expert_ranks, group * experts, size, gpu_class)
-            return time
+        def all_reduce(group: Group) -> float:
+            """Ring or tree, whichever is faster for the size."""
+            size = group.parameters * width
+            return min(
+                time_of("all_reduce", group.ranks, group.stride, size, gpu_class),
+                time_of("tree_all_reduce", group.ranks, group.stride, size, gpu_class),
+            )
 
-        return self._cached(key, seconds)
-
-    def _all_reduce(self, ranks: int, stride: int, size_bytes: float, gpu_class: int) -> float:
-        """Ring or tree, whichever is faster for the size."""
-        return min(
-            self._group_time("all_reduce", ranks, stride, size_bytes, gpu_class),
-            self._group_time("tree_all_reduce", ranks, stride, size_bytes, gpu_class),
-        )
+        return self._cached(key, lambda: sum(all_reduce(group) for group in groups))
 
     def _exchange_factors(
         self, option: Option, sync: Sync, hosts: int

@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from planner.instance.errors import PROBLEM, describe, nearest
 
 K = TypeVar("K")
+T = TypeVar("T")
 V = TypeVar("V")
 
 
@@ -66,7 +67,7 @@ class Frozen(BaseModel):
         return data
 
 
-def _whole(low: int, high: int) -> BeforeValidator:
+def whole(low: int, high: int) -> BeforeValidator:
     def check(value: object) -> int:
         if isinstance(value, float) and math.isfinite(value) and value.is_integer():
             value = int(value)
@@ -77,6 +78,15 @@ def _whole(low: int, high: int) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
+
+
+def once_each(values: tuple[T, ...] | None) -> tuple[T, ...] | None:
+    """A list in which nothing is named twice."""
+    first: dict[T, int] = {}
+    for i, value in enumerate(values or ()):
+        if first.setdefault(value, i) != i:
+            raise problem(f"'{value}' is given twice", at=(i,))
+    return values
 
 
 def number(low: float, high: float, *, above: bool = False, below: bool = False) -> BeforeValidator:
@@ -120,19 +130,19 @@ def _flag(value: object) -> object:
     return value
 
 
-Count = Annotated[int, _whole(1, 10**9), Field(ge=1, le=10**9)]
+Count = Annotated[int, whole(1, 10**9), Field(ge=1, le=10**9)]
 """A whole number from 1 to 10^9."""
-CountOrZero = Annotated[int, _whole(0, 10**9), Field(ge=0, le=10**9)]
+CountOrZero = Annotated[int, whole(0, 10**9), Field(ge=0, le=10**9)]
 """A whole number from 0 to 10^9."""
-BatchCount = Annotated[int, _whole(1, 10**6), Field(ge=1, le=10**6)]
+BatchCount = Annotated[int, whole(1, 10**6), Field(ge=1, le=10**6)]
 """A number of sequences per iteration, at most a million."""
-GpuCount = Annotated[int, _whole(1, 10**7), Field(ge=1, le=10**7)]
+GpuCount = Annotated[int, whole(1, 10**7), Field(ge=1, le=10**7)]
 """A number of GPUs, at most ten million."""
-LayerCount = Annotated[int, _whole(1, 10**4), Field(ge=1, le=10**4)]
+LayerCount = Annotated[int, whole(1, 10**4), Field(ge=1, le=10**4)]
 """A number of layers, at most ten thousand."""
-Width = Annotated[int, _whole(1, 10**8), Field(ge=1, le=10**8)]
+Width = Annotated[int, whole(1, 10**8), Field(ge=1, le=10**8)]
 """A tensor dimension of at least 1."""
-WidthOrZero = Annotated[int, _whole(0, 10**8), Field(ge=0, le=10**8)]
+WidthOrZero = Annotated[int, whole(0, 10**8), Field(ge=0, le=10**8)]
 """A tensor dimension; 0 = the model has no such tensor."""
 Flag = Annotated[StrictBool, BeforeValidator(_flag)]
 """true or false, nothing that merely looks like it."""

@@ -17,7 +17,9 @@ from planner.instance._base import (
     Name,
     Oversubscription,
     number,
+    once_each,
     problem,
+    whole,
 )
 from planner.instance._preset import Preset, expand
 from planner.instance.errors import describe, nearest
@@ -41,6 +43,8 @@ FIBRE_S_PER_KM = 5.05e-6
 """One-way delay of fibre: half of the 10.1 us/km round trip of the Juniper/HPE RoCE tests."""
 LARGEST_LOSS = 0.99
 """Largest share of lost packets; a link that loses more carries nothing."""
+SMALLEST_SHARE = 1e-6
+"""Smallest share of a link's capacity that a protocol may leave."""
 SWITCH_S = 5e-6
 """One-way delay that switches and NICs add to a link given by its distance."""
 
@@ -124,9 +128,11 @@ class Site(Frozen):
     zone_gpus: GpuCount | None = None
     """GPUs of one rail, pod or zone, inside which every NIC has its full rate; null = the fabric
     is oversubscribed right above the scale-up domain."""
-    in_network_reduction: Annotated[tuple[Tier, ...], Field(max_length=2)] = ()
+    in_network_reduction: Annotated[
+        tuple[Tier, ...], Field(max_length=2), AfterValidator(once_each)
+    ] = ()
     """Tiers whose switches add up all-reduces (NVLS, SHARP)."""
-    collective_chunks: Annotated[Count, Field(le=64)] = 1
+    collective_chunks: Annotated[int, whole(1, 64), Field(ge=1, le=64)] = 1
     """Most chunks in which a collective passes its levels; 1 = one level after the other."""
     measured: Annotated[tuple[MeasuredCurve, ...], Field(max_length=20)] = ()
     """Measured times of collectives, in place of the data sheet and the assumed latencies."""
@@ -180,8 +186,14 @@ class Hub(Frozen):
 def _balance(value: object) -> object:
     if value == "ecmp":
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise problem(f"expected 'ecmp' or a number above 0 to 1, got {describe(value)}")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not SMALLEST_SHARE <= value <= 1
+    ):
+        raise problem(
+            f"expected 'ecmp' or a number from {SMALLEST_SHARE:g} to 1, got {describe(value)}"
+        )
     return float(value)
 
 
@@ -191,16 +203,16 @@ class ProtocolSpec(Frozen):
     name: Name
     balance: Annotated[Literal["ecmp"] | float, BeforeValidator(_balance)]
     """Share of equal parallel paths that a collective gets; ``ecmp`` = by the flows per path."""
-    queue_pairs: Annotated[Count, Field(le=65536)] = 1
+    queue_pairs: Annotated[int, whole(1, 65536), Field(ge=1, le=65536)] = 1
     """Queue pairs over which one flow is spread."""
     loss_rule: LossRule
-    overhead: Annotated[float, number(0, 1, above=True)] = 1.0
+    overhead: Annotated[float, number(SMALLEST_SHARE, 1)] = 1.0
     """Share of the capacity left by headers and the host."""
-    streams: Annotated[Count, Field(le=65536)] = 1
+    streams: Annotated[int, whole(1, 65536), Field(ge=1, le=65536)] = 1
     """Parallel TCP connections of one flow."""
     window_bytes: Bytes | None = None
     """Most bytes in flight per queue pair or stream; null = no limit."""
-    code_rate: Annotated[float, number(0, 1, above=True)] = 1.0
+    code_rate: Annotated[float, number(SMALLEST_SHARE, 1)] = 1.0
     """Data share of erasure-coded traffic."""
     max_distance_km: Kilometres | None = None
     """Longest link on which it stays lossless."""
@@ -233,7 +245,7 @@ class Link(Frozen):
     latency of the link contains it once."""
     loss: Annotated[float, number(0, LARGEST_LOSS)] = 0.0
     """Share of packets lost, at most 0.99."""
-    paths: Annotated[Count, Field(le=10**6)] = 1
+    paths: Annotated[int, whole(1, 10**6), Field(ge=1, le=10**6)] = 1
     """Equal parallel paths."""
     flows: Count | None = None
     """Concurrent flows of one traffic class; null = one per NIC of the smaller site end."""
@@ -244,7 +256,10 @@ class Link(Frozen):
     """The NICs at both ends accept packets out of order; false = nothing that sprays runs."""
     lossless_distance_km: Kilometres | None = None
     """How far lossless protocols reach here, in place of their own distance."""
-    protocols: Annotated[tuple[Name, ...], Field(min_length=1, max_length=100)] | None = None
+    protocols: Annotated[
+        Annotated[tuple[Name, ...], Field(min_length=1, max_length=100)] | None,
+        AfterValidator(once_each),
+    ] = None
     """Allowed protocols; null = all that can run here."""
     protocol_per_class: Flag = False
     """Pipeline and data-parallel traffic may use different protocols."""

@@ -12,7 +12,8 @@ def longest_us(choices: CaseChoices) -> int:
     """A Z that no plan of a case exceeds: everything one after the other, on the slowest it can be.
 
     ``m`` times all ops on the slowest class, a transfer of all replicas per op over the longest
-    route, each link after the other, and the synchronisation of the whole model by every stage.
+    route, each link after the other, and the synchronisation of the whole model by every stage,
+    each of its parts on the class that is slowest at it.
     """
     co, problem = choices.co, choices.problem
     degrees = co.degrees
@@ -60,10 +61,15 @@ def longest_us(choices: CaseChoices) -> int:
             one_way = [r.us(pairs * total(c.parameter)) for r in rates]
             parameter = max(parameter, c.parameter_latencies * latency + max(one_way, default=0))
     inside = 0
-    for g, o, s, n in product(classes, choices.options, choices.syncs, hosts):
-        own = co.sync(g, o, s, n)
-        units = (own.reduce, own.gather, own.reduce_nic, own.gather_nic, co.optimizer(g, o))
-        once = own.reduce_latency + own.gather_latency + own.reduce_tail + own.gather_tail
-        inside = max(inside, once + sum(total(row) for row in units))
+    for o, s, n in product(choices.options, choices.syncs, hosts):
+        sync = [co.sync(g, o, s, n) for g in classes]
+        inside = max(
+            inside,
+            max(c.reduce_latency + c.reduce_tail + total(c.reduce) for c in sync)
+            + max(c.gather_latency + c.gather_tail + total(c.gather) for c in sync)
+            + max(total(c.reduce_nic) for c in sync)
+            + max(total(c.gather_nic) for c in sync)
+            + max(total(co.optimizer(g, o)) for g in classes),
+        )
     chunks = pp * degrees.virtual_stages
     return co.fixed_us + m * work + 2 * m * chunks * delay + inside + gradient + parameter

@@ -20,6 +20,7 @@ from planner.check import (
 )
 from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import case_coefficients
+from planner.cost.collective_use import collective_uses, collective_uses_to_json
 from planner.cost.profile_use import profile_uses_to_json
 from planner.instance.schema import Instance
 from planner.layout import Layout, to_plan
@@ -1072,6 +1073,8 @@ def _result(search: Search, limit: str | None) -> SolveResult:
     price = price_layout(search.problem, co, best.layout)
     if profiles := profiles_of_layout(search.problem, co, best.layout):
         provenance["profile"] = profile_uses_to_json(profiles)
+    if uses := collective_uses(co, best.layout):
+        provenance["collectives"] = collective_uses_to_json(uses)
     simulated_us, notes = simulated_answer(
         search.problem,
         best.layout,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,11 +16,13 @@ from planner.problem import Problem
 from planner.search.solve import solve
 from tests.agreement import assert_settled, tie_key, winning_case
 from tests.brute_force import best_plan
-from tests.random_instances import random_network
+from tests.random_instances import random_fabric, random_network
 
 SEEDS = range(114)
 SEARCHED = range(0, 114, 6)
 """Seeds on which the whole search runs."""
+FABRIC_SEEDS = range(40, 52)
+"""Zones, switches that reduce and collectives in chunks besides."""
 
 FOREMOST = {"hub", "shared uplink", "unequal protocols", "node-limited routing"}
 """What at least 100 instances have all at once."""
@@ -96,12 +98,18 @@ def engines() -> Iterator[dict[Engine, int]]:
         yield {pool.engine("cp-sat"): 4, pool.engine("cbc"): 1}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("draw", "seed"),
+    [
+        *((random_network, seed) for seed in SEEDS),
+        *((random_fabric, seed) for seed in FABRIC_SEEDS),
+    ],
+)
 def test_enumeration_and_both_engines_agree_on_networks(
-    seed: int, engines: dict[Engine, int]
+    draw: Callable[[int], Instance], seed: int, engines: dict[Engine, int]
 ) -> None:
     """Best plan of all = optimum of its degrees case by either engine."""
-    instance = random_network(seed)
+    instance = draw(seed)
     brute = best_plan(instance, samples=0)
     if brute.plan is None or brute.best_time_us is None:
         assert brute.feasible == 0

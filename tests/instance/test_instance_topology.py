@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from planner.instance.cluster import Cluster, Link, refusal
+from planner.instance.errors import InputError
 from planner.instance.load import load_instance, shipped_names
 from planner.instance.topology import directed_links, routes
 
@@ -233,3 +234,41 @@ def test_a_link_that_loses_nearly_all_is_refused() -> None:
     for loss in (0.999999, 1 - 1e-16, 1.0):
         with pytest.raises(ValidationError, match=r"expected a number from 0 to 0\.99"):
             cluster([link("a", "b", 1, loss=loss)])
+
+
+@pytest.mark.parametrize(
+    ("site", "cluster", "reason"),
+    [
+        (
+            {"in_network_reduction": ["network", "network"]},
+            {},
+            r"in_network_reduction\[1\]: 'network' is given twice",
+        ),
+        ({"collective_chunks": 0}, {}, "collective_chunks: expected a whole number from 1 to 64"),
+        ({"collective_chunks": 65}, {}, "collective_chunks: expected a whole number from 1 to 64"),
+        *(
+            (
+                {},
+                {"protocols": [{"name": "own", "balance": 1, "loss_rule": "none", field: value}]},
+                rf"protocols\[0\].{field}: expected {expected}",
+            )
+            for field, value, expected in (
+                ("balance", 1e-300, "'ecmp' or a number from 1e-06 to 1"),
+                ("overhead", 1e-300, "a number from 1e-06 to 1"),
+                ("code_rate", 1e-300, "a number from 1e-06 to 1"),
+                ("queue_pairs", 0, "a whole number from 1 to 65536"),
+                ("streams", 65537, "a whole number from 1 to 65536"),
+            )
+        ),
+    ],
+)
+def test_figures_beyond_sense_name_the_right_limits(
+    site: dict[str, Any], cluster: dict[str, Any], reason: str
+) -> None:
+    document = {
+        "model": "llama3-8b",
+        "training": {"global_batch_size": 64, "sequence_length": 4096},
+        "cluster": {"sites": [{"name": "a", "gpu": "H100", "num_gpus": 64, **site}], **cluster},
+    }
+    with pytest.raises(InputError, match=reason):
+        load_instance(document)

@@ -7,7 +7,6 @@ fastest plan that fits is compared with every bound of its case and of every box
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from planner.choices import CaseChoices, ScheduleChoice
 from planner.cost.coefficients import Option, case_coefficients
 from planner.instance import load_instance
+from planner.instance.schema import Instance
 from planner.plan import Degrees
 from planner.problem import Problem
 from planner.search.bounds import INFEASIBLE, Bounds, CaseBounds, ChoiceBound, Shape
@@ -22,9 +22,11 @@ from planner.search.cells import Cell
 from planner.search.longest import longest_us
 from planner.search.tree import Box, Closed, Tree
 from tests.brute_force import Pricer, enumerate_layouts
-from tests.random_instances import random_instance
+from tests.random_instances import random_fabric, random_instance
 
 SEEDS = range(400, 460)
+FABRIC_SEEDS = range(24)
+"""Zones, switches that reduce, collectives in chunks."""
 
 Pair = tuple[ScheduleChoice, Option]
 
@@ -53,10 +55,8 @@ class Survey(NamedTuple):
         return CaseChoices(self.problem, case_coefficients(self.problem, case))
 
 
-@lru_cache(maxsize=2)
-def survey(seed: int) -> Survey:
-    """Price every plan of the instance of a seed."""
-    instance = random_instance(seed)
+def survey(instance: Instance) -> Survey:
+    """Price every plan of an instance."""
     pricer = Pricer(instance)
     overlaps = True in (instance.search.overlap or (True,))
     fastest: dict[Degrees, dict[Pair, int]] = {}
@@ -205,10 +205,16 @@ def missing_pairs(found: Survey) -> Iterator[str]:
             yield f"best kept {best} > {found.least[case]}: {case}"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_no_bound_exceeds_a_plan(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("draw", "seed"),
+    [
+        *((random_instance, seed) for seed in SEEDS),
+        *((random_fabric, seed) for seed in FABRIC_SEEDS),
+    ],
+)
+def test_no_bound_exceeds_a_plan(draw: Callable[[int], Instance], seed: int) -> None:
     """Every bound of a shape, box, case, schedule and option holds for all plans of it."""
-    found = survey(seed)
+    found = survey(draw(seed))
     wrong = [
         line
         for rule in (
