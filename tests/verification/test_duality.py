@@ -22,7 +22,7 @@ from planner.verification.duality import TemplateProof, WitnessError
 from planner.verification.partition import Cover, Space
 from tests.random_instances import random_instance
 
-SEEDS = range(700, 712)
+SEEDS = range(700, 724)
 BEYOND = 1e15
 
 
