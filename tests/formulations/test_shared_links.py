@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import pytest
 
 from planner.backends import Engine, EnginePool
 from planner.backends import SolveStatus as EngineStatus
-from planner.check import orders_of_layout, price_layout
+from planner.check import orders_of_layout, price_layout, time_of_layout
 from planner.cost.coefficients import case_coefficients
+from planner.explanation.resources import with_bandwidth, with_delay
 from planner.layout import Layout
 from planner.pipeline.event_graph import event_graph
 from planner.problem import Problem
 from planner.search.solve import solve
 from tests.agreement import assert_settled, tie_key, winning_case
-from tests.brute_force import best_plan
+from tests.brute_force import best_plan, enumerate_layouts
+from tests.formulations.case_models import Converged, choices_of
 from tests.random_instances import random_sharing
 
 SEEDS = range(24)
@@ -77,3 +80,35 @@ def test_the_search_finds_it_too(seed: int) -> None:
     assert_settled(instance, result)
     assert result.time_us == brute.best_time_us
     assert tie_key(result.plan) == tie_key(brute.plan)
+
+
+@pytest.mark.parametrize("seed", [5, 6, 15])
+def test_a_better_link_never_makes_a_plan_slower(seed: int) -> None:
+    """Every seventh plan, each link faster or nearer: Z does not grow, and shrinks for some."""
+    instance = random_sharing(seed)
+    problem = Problem(instance)
+    better = []
+    for link in range(len(instance.cluster.links)):
+        better += [Problem(with_bandwidth(instance, link, factor)) for factor in (1.1, 2.0, 1e6)]
+        better.append(Problem(with_delay(instance, link, 0.5)))
+    gains = set()
+    for layout in islice(enumerate_layouts(instance), 0, 300, 7):
+        before = time_of_layout(problem, case_coefficients(problem, layout.degrees), layout)
+        for other in better:
+            after = time_of_layout(other, case_coefficients(other, layout.degrees), layout)
+            assert after <= before
+            gains.add(before - after)
+    assert len(gains) > 1
+
+
+@pytest.mark.parametrize("seed", [6, 15])
+def test_the_optimum_needs_the_order_of_the_links(seed: int, engines: dict[str, Engine]) -> None:
+    """A loop and a hub: without the rows that tie paths to an order the same case has another."""
+    instance = random_sharing(seed)
+    brute = best_plan(instance, samples=0)
+    assert brute.plan is not None and brute.best_time_us is not None
+    choices = choices_of(instance, brute.plan.degrees)
+    converged = Converged(engines["cp-sat"], choices, brute.best_time_us * 11 // 10)
+    assert converged.time_us == brute.best_time_us
+    assert "orders" in converged.built.model.families()
+    assert converged.fault_without("orders") == "value"
