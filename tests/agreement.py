@@ -15,7 +15,7 @@ from planner.search.bounds import Bounds, CaseBounds
 from planner.search.case_solver import CaseOutcome, CaseSolver
 from planner.search.result import SolveResult, SolveStatus
 
-ATTEMPT_LIMIT_S = 30.0
+ATTEMPT_LIMIT_S = 60.0
 """Time of one attempt."""
 SLACK = 10
 """The last attempt looks for plans up to one part in so many above the optimum."""
