@@ -21,6 +21,8 @@ from planner.measured.samples import CollectiveRun, MessageRun, StreamRun, refus
 Kind = Literal["nccl-tests", "iperf3", "perftest"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Formats that can be read."""
+SAME_ROWS = 3
+"""Equal times that two runs do not have by chance."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +106,25 @@ def _check_distinct(texts: list[tuple[str, str]]) -> None:
             raise refused(file, None, f"{same}; give each measurement once")
 
 
+def _check_runs(runs: Sequence[CollectiveRun] | Sequence[MessageRun]) -> None:
+    """Refuse a run that is there twice: no two runs measure :data:`SAME_ROWS` equal times."""
+    first: dict[tuple[object, ...], str] = {}
+    for run in runs:
+        key = (*(vars(run)[name] for name in vars(run) if name != "file"),)
+        if len(run.samples) >= SAME_ROWS and key in first:
+            where = "" if first[key] == run.file else f" in {first[key]}"
+            raise refused(
+                run.file, None, f"a run of {run.tool} is there twice{where}; give each one once"
+            )
+        first[key] = run.file
+
+
 def _collectives(texts: list[tuple[str, str]], tier: Tier | None) -> Imported:
     groups: dict[tuple[str, str], list[CollectiveRun]] = {}
-    for text, file in texts:
-        for run in nccl_tests.read(text, file, tier):
-            groups.setdefault((run.tier, run.collective), []).append(run)
+    read = [run for text, file in texts for run in nccl_tests.read(text, file, tier)]
+    _check_runs(read)
+    for run in read:
+        groups.setdefault((run.tier, run.collective), []).append(run)
     fits = tuple(fit_curve(runs, _source(runs)) for runs in groups.values())
     notes = [note for runs in groups.values() for note in _collective_notes(runs)]
     measured = [fit.curve.model_dump(mode="json", exclude_none=True) for fit in fits]
@@ -187,6 +203,7 @@ def _rate(protocol: str, runs: list[StreamRun]) -> tuple[dict[str, Any], str]:
 
 def _messages(texts: list[tuple[str, str]]) -> Imported:
     runs = [run for text, file in texts for run in perftest.read(text, file)]
+    _check_runs(runs)
     latencies = [run for run in runs if run.what == "latency"]
     bandwidths = [run for run in runs if run.what == "bandwidth"]
     fragment: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from typing import Any
 
 from planner.instance.errors import describe
 from planner.instance.text import parse_json
-from planner.measured.samples import StreamRun, refused
+from planner.measured.samples import StreamRun, check_agreement, refused
 
 PROTOCOLS = {"cubic": "tcp_cubic", "bbr": "tcp_bbr", "bbr2": "tcp_bbr"}
 """Protocols of the planner by the kernel's name of the congestion control."""
@@ -53,6 +53,8 @@ def read(text: str, file: str) -> StreamRun:
     rate = report.number(received, "bits_per_second", "end")
     if rate <= 0:
         raise refused(file, None, "nothing was received")
+    moved = 8 * report.number(received, "bytes", "end") / seconds
+    check_agreement(rate, moved, ("bits_per_second", "bytes"), file, None)
     streams = report.number(start, "num_streams", "start.test_start")
     if not 1 <= streams <= MOST_STREAMS:
         raise refused(file, None, f"start.test_start: num_streams is {streams:g}")

@@ -27,6 +27,9 @@ BYTES_PER_S = {"gb/sec": 1.25e8, "mb/sec": 2.0**20, "mib/sec": 2.0**20}
 LEAST_MPPS = 1e-4
 """Message rate from which six decimals are a figure that can be compared."""
 
+ROUNDED = 1.01
+"""Figures this near to each other may be equal but for rounding."""
+
 _COLUMN = re.compile(
     r"#bytes|#iterations|BW peak|BW average|MsgRate|t_min|t_max|t_typical|t_avg|t_stdev"
     r"|99% percentile|99\.9% percentile|tps average|mean latency|CPU_Util"
@@ -114,6 +117,7 @@ def _row(
     value = decimal(text, file, number)
     if value <= 0:
         raise refused(file, number, f"{name} is {text}: nothing was measured")
+    _check_order(row, columns, name, value, file, number)
     size = whole(row[0], file, number, "#bytes")
     if what == "latency":
         return sample(size, value * 1e-6, file, number)
@@ -123,3 +127,17 @@ def _row(
             pair = ("BW average", "MsgRate")
             check_agreement(value, rate * 1e6 * size / factor, pair, file, number)
     return sample(size, size / (value * factor), file, number)
+
+
+def _check_order(
+    row: list[str], columns: list[str], name: str, value: float, file: str, number: int
+) -> None:
+    """Refuse a figure that is above its own peak or outside its own range: swapped columns.
+
+    A peak of 0 was not measured.
+    """
+    least, most = ("", "BW peak") if name == "BW average" else ("t_min", "t_max")
+    for other, beyond in ((least, 1 / ROUNDED), (most, ROUNDED)):
+        limit = decimal(row[columns.index(other)], file, number) if other in columns else 0.0
+        if limit and (value > beyond * limit if beyond > 1 else value < beyond * limit):
+            raise refused(file, number, f"{name} is {value:g}, {other} {limit:g}: swapped columns")
