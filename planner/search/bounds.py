@@ -45,6 +45,8 @@ from planner.search.whole_stages import Pipeline, Row, StageClass, least_time, w
 
 T = TypeVar("T", int, float)
 
+MOVING = frozenset(("pp-out", "mixed"))
+"""Placements in which replicas change site."""
 LONGEST_US = 1 << 40
 """Where no plan is known stages are not bounded beyond this."""
 INFEASIBLE = 1 << 62
@@ -225,8 +227,18 @@ class Bounds:
         """Cells of every site."""
         return tuple(self.problem.cells(d, tp, cp) for d in range(len(self.problem.sites)))
 
-    def least_hosts(self, degrees: Degrees, stages: int = 1) -> int:
-        """Fewest sites that can hold all replicas of so many stages (0: they do not fit)."""
+    @cached_property
+    def may_move(self) -> bool:
+        """Whether the user lets replicas change site."""
+        allowed = self.problem.search.restrictions().get("placement_kind")
+        return allowed is None or bool(MOVING & set(allowed))
+
+    def least_hosts(self, degrees: Degrees, *, moves: bool) -> int:
+        """Fewest sites that can hold all replicas of a stage (0: they do not fit).
+
+        Where no replica moves, they run all other stages there too.
+        """
+        stages = 1 if moves else degrees.pp
         unit = space.granularity(degrees, spanning=self.problem.search.shard_across_sites)
         cells = self.cells(degrees.tp, degrees.cp)
         total = 0
@@ -419,11 +431,8 @@ class CaseBounds:
 
     @cached_property
     def least_hosts(self) -> int:
-        """Fewest sites that can hold all replicas of a stage (0: they do not fit).
-
-        Where no replica changes site, they run all other stages there too.
-        """
-        return self.bounds.least_hosts(self.co.degrees, 1 if self._moves else self.co.degrees.pp)
+        """Fewest sites that can hold all replicas of a stage (0: they do not fit)."""
+        return self.bounds.least_hosts(self.co.degrees, moves=self._moves)
 
     @property
     def least_crossings(self) -> int:
@@ -897,9 +906,12 @@ class CaseBounds:
     def _least_crossing_delay(self) -> int:
         """Least delay of a transfer between two sites, µs."""
         return min(
-            self.co.cell(d, e) + latency
-            for (g, h), (latency, d, e) in self.bounds.class_routes.items()
-            if g in self.classes and h in self.classes
+            (
+                self.co.cell(d, e) + latency
+                for (g, h), (latency, d, e) in self.bounds.class_routes.items()
+                if g in self.classes and h in self.classes
+            ),
+            default=0,
         )
 
     def _find_least_transfer(self) -> tuple[int, int]:
@@ -922,7 +934,7 @@ class CaseBounds:
     @cached_property
     def _moves(self) -> bool:
         """Whether replicas may change site."""
-        return bool({"pp-out", "mixed"} & set(self.choices.placement_kinds))
+        return bool(MOVING & set(self.choices.placement_kinds))
 
     def _one_f_one_b(
         self, forward: Units, backward: Units, work: int, mixed: tuple[Mixture, ...]

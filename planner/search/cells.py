@@ -112,7 +112,8 @@ class Cell:
             box.shape.case(box.pp[0], box.virtual_stages[0], box.dp[0], shard)
             for shard in sorted(tree.legal_shards(box), reverse=True)
         ]
-        return [degrees for degrees in cases if tree.bounds.least_hosts(degrees)]
+        moves = tree.bounds.may_move
+        return [degrees for degrees in cases if tree.bounds.least_hosts(degrees, moves=moves)]
 
     def _work(self, beyond_us: int) -> Iterator[OpenCase]:
         """Memory and work, state over as many ranks as a site can hold or over none.

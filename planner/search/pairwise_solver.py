@@ -169,7 +169,7 @@ class PairwiseSolver(CaseSolver):
         found = []
         for kinds in (STAYING, MOVING):
             placed = choices.placed(kinds)
-            if placed.possible_kinds:
+            if placed.possible_kinds and (kinds is STAYING or self.problem.routes):
                 case = CaseBounds(self.bounds, placed)
                 found += [
                     (case.template(*pair, cutoff_us).value_us, i, placed.only([pair]))
