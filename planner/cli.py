@@ -106,10 +106,10 @@ def cli(ctx: click.Context) -> int:
 )
 @click.option(
     "--formulation",
-    default="strong",
+    default="auto",
     show_default=True,
     metavar="NAME",
-    help="How a case becomes models: strong or plain.",
+    help="How a case becomes models: plain (one), strong (one per part), auto (by its size).",
 )
 @click.option("--heuristic", is_flag=True, help="Look for a good plan; prove only a bound.")
 @click.option(

@@ -954,8 +954,8 @@ def solve(
     backend
         ``auto``, ``cp-sat``, ``cbc`` or ``highs``.
     formulation
-        How a case becomes models: ``plain``, one model of everything, or ``strong``, one for each
-        schedule and option.
+        How a case becomes models: ``plain``, one model of everything, ``strong``, one for each
+        schedule and option, or ``auto``, by the number of its chunks.
     heuristic
         Build no model: plans come from construction and a search around them, the proof from bounds
         alone.  A case with more than :data:`MAX_MODEL_MOVES` is treated so anyway.

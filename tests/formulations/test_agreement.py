@@ -18,6 +18,8 @@ from tests.random_instances import random_instance
 SEEDS = range(200)
 SOFTWARE_SEEDS = range(10)
 """Seeds that are also tried with software unlike any of the catalog."""
+STRONG_SEEDS = range(1, 200, 5)
+"""Seeds on which all cases are solved by the strong formulation."""
 CBC_SEEDS = range(3, 200, 10)
 """Seeds on which CBC is the engine of the whole search."""
 
@@ -74,6 +76,17 @@ def test_search_and_enumeration_agree_for_any_software(seed: int) -> None:
     instance = random_instance(seed).model_copy(update={"stack": other_software(seed)})
     brute = best_plan(instance)
     result = solve(instance, backend="cp-sat")
+    assert_settled(instance, result)
+    assert result.time_us == brute.best_time_us
+    assert tie_key(result.plan) == tie_key(brute.plan)
+
+
+@pytest.mark.parametrize("seed", STRONG_SEEDS)
+def test_search_with_the_strong_formulation(seed: int) -> None:
+    """The search gives the same optimum, proven, with a model per part of every case."""
+    instance = random_instance(seed)
+    brute = best_plan(instance, samples=0)
+    result = solve(instance, backend="cp-sat", formulation="strong")
     assert_settled(instance, result)
     assert result.time_us == brute.best_time_us
     assert tie_key(result.plan) == tie_key(brute.plan)

@@ -101,6 +101,7 @@ def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def answer(lie: str = "", **options: Any) -> SolveResult:
     options.setdefault("backend", "cp-sat")
+    options.setdefault("formulation", "strong")
     limit_s = HANG_LIMIT_S if lie == "Hang" else None
     return search.solve(known().instance, workers=1, time_limit_s=limit_s, **options)
 
