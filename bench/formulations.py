@@ -216,10 +216,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds per case")
     parser.add_argument("--cases", type=int, default=CASES, help="cases per instance")
+    parser.add_argument("--instances", nargs="+", default=INSTANCES, help="shipped instances")
     parser.add_argument("--workers", type=int, default=2, help="search workers of CP-SAT")
     given = parser.parse_args()
     runs = []
-    for name in INSTANCES:
+    for name in given.instances:
         for run in runs_of(name, given.limit, given.workers, given.cases):
             runs.append(run)
             print(name, run.degrees, f"{run.ratio:.2f}", file=sys.stderr, flush=True)
